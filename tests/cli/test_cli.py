@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -232,6 +234,14 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
     (tmp_path / "empty").mkdir()
     assert "there is no file in the folder" in fedbm("predict", "fedbm", tmp_path / "empty", "--out", runs)[2]
     assert "Name it x.csv." in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_predict_a_file_with_a_name_that_is_not_utf8(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
+    image = shutil.copy(scans / "cyst" / "0.png", tmp_path / os.fsdecode(b"\xff.png"))
+    status, _, err = fedbm("predict", "fedbm", image, "--to", tmp_path / "all.csv", "--out", runs)
+    assert (status, err) == (0, "")
+    assert f"\n{tmp_path}/\\xff.png," in (tmp_path / "all.csv").read_text(encoding="utf-8")
 
 
 def test_predict_by_the_averaged_model(fedbm: Command, tiny: dict[str, Any], scans: Path, tmp_path: Path) -> None:

@@ -165,10 +165,14 @@ def to_pixels(given: ArrayLike, what: str) -> NDArray[np.uint8]:
 def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return class names and the class number of each image."""
     labels = _to_array(given, "labels", count)
+    if labels.dtype.kind in "OT" and all(isinstance(label, str) for label in labels):  # texts of pandas and NumPy 2
+        labels = np.array(labels.tolist(), dtype=np.str_)
     if labels.dtype.kind == "U" and classes is None:
         return encode_labels(labels.tolist())
     if labels.dtype.kind not in "Uiu":
         raise FedBMError(f"labels are {labels.dtype}: use whole numbers from 0 up, or class names")
+    if classes is None and labels.max() >= count:  # names of so many classes may not fit into memory
+        raise FedBMError(f"labels contain {labels.max()}, but there are {count} images: number the classes from 0 up")
     names = tuple(map(str, range(int(labels.max()) + 1) if classes is None else classes))
     if len(set(names)) < len(names):
         raise FedBMError(f"classes are {', '.join(names)}: give every class a name of its own")

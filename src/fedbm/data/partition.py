@@ -228,6 +228,17 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
         raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
 
 
+def check_scored(partition: Partition, dataset: Dataset) -> None:
+    """Raise FedBMError if there is no val or test image that belongs to no held-out client."""
+    for subset in ("val", "test"):
+        if not len(partition.scored_samples(dataset, subset)):
+            outside = f" outside of the held-out {', '.join(partition.held_out_names)}" if partition.held_out else ""
+            raise FedBMError(
+                f"{dataset.name} has no {subset} images{outside}, on which the model is scored: hold out others, "
+                'or use split = "stratified"'
+            )
+
+
 def hold_out(partition: Partition, count: int) -> Partition:
     """Return a drawn partition with its last *count* clients held out: they never train and are scored at the end.
 

@@ -100,7 +100,7 @@ def _data(runs: Sequence[RunView]) -> list[dict[str, Any]]:
             if scores is not None:
                 values = {key: about[key] for key in ABOUT} | {"moment": moment}
                 values |= {key: scores.get(key) for key in ("round", *METRICS)}
-                for name, by_metric in class_scores(run, moment).items():
+                for name, by_metric in class_scores(run, moment).items() if moment else ():
                     values |= {f"{metric}: {name}": value for metric, value in by_metric.items()}
                 lines.append(values)
     return lines

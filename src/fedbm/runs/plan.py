@@ -16,7 +16,7 @@ from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
-from fedbm.data.partition import Partition, check_partition, hold_out, load_partition
+from fedbm.data.partition import Partition, check_partition, check_scored, hold_out, load_partition
 from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words, shorten_list
@@ -127,6 +127,7 @@ def _complete(config: Config, dataset: Dataset, partition: Partition | None) -> 
     else:  # the saved configuration describes the partition that is used
         made = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
         made["partition"] = partition.kind
+    check_scored(partition, dataset)
     return config.with_values("data", **made, clients=len(partition.clients)), partition
 
 
@@ -287,6 +288,8 @@ def find_run(out: Path, name: str) -> Path:
         raise FedBMError(
             f'"{name}" matches {len(found)} runs in {out}: {names}. Give more of the id, or the folder of the run.'
         )
+    if inside := _runs_in(Path(name)):
+        raise FedBMError(f"{name} is a folder of {len(inside)} runs. Give one of them, such as {inside[0]}.")
     if Path(name).is_dir():
         raise FedBMError(f"{name} contains neither runs nor records of experiments")
     raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder; 'fedbm list {out}' lists the runs")

@@ -246,7 +246,9 @@ def parse_table(content: bytes, where: str) -> Table:
     """Parse CSV with commas, semicolons or tabs, whichever is most frequent in the first line."""
     try:
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
+        if "\0" in text:  # UTF-16 without its mark, or a damaged file
+            raise ValueError("null bytes")
+    except ValueError as error:
         raise FedBMError(f"{where} is not UTF-8 text: save it as CSV in UTF-8") from error
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     try:
