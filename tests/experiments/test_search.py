@@ -13,7 +13,7 @@ from fedbm.experiments.outcomes import Outcome, Result, read_outcome
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.search import search
 from fedbm.experiments.spec import parse
-from fedbm.runs.failure import keep_failure
+from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.run_view import read_run
 
 SEARCH = """
@@ -90,7 +90,7 @@ def test_nothing_is_chosen_while_a_run_is_missing(tmp_path: Path) -> None:
 
 def test_a_failed_run_is_shown_as_failed(tmp_path: Path) -> None:
     folder = fake_run(tmp_path, "fedavg", done=3, rounds=6)
-    keep_failure(folder, "round 4: the update of client 2 is unusable")
+    keep_failure(folder, Failure("round 4: the update of client 2 is unusable"))
     run = read_run(folder)
     assert run.state == "failed after 3 of 6 rounds: round 4: the update of client 2 is unusable"
     assert read_run(fake_run(tmp_path, "fedprox", done=3, rounds=6)).state == "unfinished, 3 of 6 rounds"

@@ -17,7 +17,7 @@ from fedbm.engine.device import autocast
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, is_better
 from fedbm.engine.server_average import averaged_pieces
-from fedbm.errors import FedBMError
+from fedbm.errors import DivergenceError, FedBMError
 from fedbm.methods._average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
 from fedbm.utils.metrics import (
@@ -41,7 +41,7 @@ def predict_probabilities(method: Method, model: nn.Module, data: Samples) -> Ar
         parts = [method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()]
         found = torch.cat(parts)
     if not bool(found.isfinite().all()):
-        raise FedBMError(f"the model's outputs are not finite, so it cannot be scored; {_find_cause(model)}")
+        raise DivergenceError(f"the model's outputs are not finite, so it cannot be scored; {_find_cause(model)}")
     return np.asarray(found.cpu().numpy())
 
 

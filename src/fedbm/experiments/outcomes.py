@@ -25,7 +25,7 @@ from fedbm.experiments.spec import (
 )
 from fedbm.experiments.trials import DONE, Trial, finished_run, key_of, trials
 from fedbm.language.bundled import ENCODER
-from fedbm.runs.failure import is_divergence
+from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_checked_record
 from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.seed_list import MAX_SEED
@@ -146,7 +146,8 @@ def _last_scores(trial: Trial) -> dict[str, float] | None:
 
     Return None for every other run: a lost machine or a full memory shows nothing about the method.
     """
-    if trial.state != "failed" or trial.folder is None or not is_divergence(trial.why):
+    failure = failure_of(trial.folder) if trial.state == "failed" and trial.folder else None
+    if failure is None or trial.folder is None or not failure.diverged:
         return None
     rounds = read_rounds(trial.folder / "rounds.jsonl")
     found = [record.averaged.test for record in rounds if record.averaged]

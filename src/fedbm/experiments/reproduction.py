@@ -21,6 +21,7 @@ from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, Trial, check_only, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
+from fedbm.runs.failure import Failure
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
@@ -216,7 +217,7 @@ def reproduce(
     chosen = None if seeds is None else list_seeds(seeds)
     plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records))
 
-    def report(job: BatchRun, news: Event | str) -> None:
+    def report(job: BatchRun, news: Event | Failure) -> None:
         if on_event is not None and isinstance(news, Event):
             on_event(job.title, news)
 
@@ -283,7 +284,7 @@ def run_experiments(plan: ExperimentPlan, on_news: OnNews, budget: Budget) -> Ba
     make_folder(plan.records)
     ending: list[Path] = []  # folders of runs whose last round is done
 
-    def record_and_report(job: BatchRun, news: Event | str) -> None:
+    def record_and_report(job: BatchRun, news: Event | Failure) -> None:
         for folder in [folder for folder in ending if (folder / "summary.json").exists()]:
             ending.remove(folder)
             with suppress(FedBMError):  # at the end, all records are written again, and an error is reported

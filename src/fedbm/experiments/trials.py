@@ -111,7 +111,7 @@ def find_state(located: Trial, records: Path | None = None) -> Trial:
     if record and record.exists():
         return replace(located, state="on record", record=record)
     if failure := failure_of(folder):
-        return replace(located, state="failed", why=failure)
+        return replace(located, state="failed", why=failure.reason)
     return replace(located, state="unfinished") if (folder / "rounds.jsonl").exists() else located
 
 

@@ -227,6 +227,7 @@ def read_run(run: RunView | str | Path) -> RunView:
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     if summary is not None:
         _check_complete(path / "rounds.jsonl", rounds, summary.rounds)
+    failure = failure_of(path)
     tests = {record.round: record.test for record in rounds}
     averaged = {record.round: record.averaged.test for record in rounds if record.averaged}
     return RunView(
@@ -244,7 +245,7 @@ def read_run(run: RunView | str | Path) -> RunView:
         generated=generated if generated.is_file() else None,
         round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         edited=digest is not None and digest != settings_digest(config),
-        failure=failure_of(path) if summary is None else "",
+        failure=failure.reason if failure and summary is None else "",
         features=_decode_file(Features, path / "features.json", lengths),
         last_quarter=last_quarter_scores(tests, summary.rounds) if summary else None,
         averaged_last_quarter=last_quarter_scores(averaged, summary.rounds) if summary else None,
