@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.outcomes import FORMAT, TEXTS, Outcome, Result, read_outcome
+from fedbm.experiments.outcomes import FORMAT, Outcome, Result, read_outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.run_record import read_checked_record, write_record
 from fedbm.runs.run_view import RunView
@@ -46,9 +46,8 @@ def _merge_outcome(outcome: Outcome, folder: Path) -> Path:
     order = {name: place for place, name in enumerate(outcome.rows)}
     place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
     ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
-    head = (*TEXTS, "notes", "search", "command", "shared", "axes")
+    head = ("title", "shows", "paper", "figure", "lead", "notes", "search", "command", "shared", "axes", "rows")
     value = {"format": FORMAT, "experiment": outcome.name, **{key: getattr(outcome, key) for key in head}}
-    value |= {"rows": list(outcome.rows)}
     value |= {"analysis": asdict(outcome.analysis)} if outcome.analysis else {}
     lines = [f"{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items()]
     trials = ",\n ".join(json.dumps(_trial(result), ensure_ascii=False) for result in ordered)

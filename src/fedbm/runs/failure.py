@@ -6,13 +6,11 @@ import dataclasses
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import DivergenceError, FedBMError
 from fedbm.utils.io import read_json, write_json
-from fedbm.utils.schema import TRUTH
-from fedbm.utils.typed_json import decode
+from fedbm.utils.json_records import decode
 
 NAME = "failed.json"
 
@@ -22,7 +20,7 @@ class Failure:
     """Why a run failed."""
 
     reason: str
-    diverged: Annotated[bool, TRUTH] = False  # training itself failed, because a value is not finite
+    diverged: bool = False  # training itself failed, because a value is not finite
 
     @classmethod
     def of(cls, error: FedBMError) -> Failure:

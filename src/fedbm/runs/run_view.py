@@ -19,19 +19,37 @@ from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
-from fedbm.runs.run_file_types import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
+from fedbm.runs.run_file_types import (
+    ConfigFile,
+    Details,
+    Environment,
+    Features,
+    PartitionRecord,
+    ScoredRound,
+    Summary,
+)
 from fedbm.utils.io import parse_toml, read_object, read_text
-from fedbm.utils.schema import Lengths, check, keys, whole
+from fedbm.utils.json_records import Lengths, Positive, decode
 from fedbm.utils.text import make_html
-from fedbm.utils.typed_json import decode
 
-FEDERATION = keys({"options": keys({"nodes": whole(1)})})  # what is read of federation.json
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
 REWRITE = ". Remove the file; the command that made the run writes it again."  # from the last checkpoint
 
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _FederationOptions:
+    nodes: Positive
+
+
+@dataclass(frozen=True)
+class _Federation:
+    """What is read of federation.json."""
+
+    options: _FederationOptions
 
 
 @dataclass(frozen=True, repr=False)
@@ -215,14 +233,12 @@ def read_run(run: RunView | str | Path) -> RunView:
         raise FedBMError(f"{path} is not a run, because {why}: {hint}")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
-    check(config, CONFIG, path / "config.toml")
+    decode(ConfigFile, config, path / "config.toml")  # type: ignore[type-abstract]
     lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
     summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
     facts = facts_of(summary) if summary else _facts_of_unfinished(path, config, partition)
-    environment = _read_file(path / "environment.json")
-    if environment is not None:
-        check(environment, ENVIRONMENT, path / "environment.json")
+    environment = _decode_file(Environment, path / "environment.json")  # type: ignore[type-abstract]
     digest = (environment or {}).get("settings")
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     if summary is not None:
@@ -303,9 +319,8 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         beta = partition.settings.get("beta")
         facts |= {"partition": partition.kind, "beta": beta, "clients": len(partition.counts)}
         facts |= {"data": partition.of.data} if partition.of else {}
-    elif (federation := _read_file(path / "federation.json")) is not None:
-        check(federation, FEDERATION, path / "federation.json")
-        facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
+    elif (federation := _decode_file(_Federation, path / "federation.json")) is not None:
+        facts |= {"partition": "nodes", "beta": None, "clients": federation.options.nodes}
     return {**facts, "label": _label(config, facts["data"], partition)}
 
 
@@ -323,13 +338,6 @@ def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | No
         return name
 
 
-def _decode_file(kind: type[T], path: Path, lengths: Lengths, remedy: str = "") -> T | None:
-    value = _read_file(path, remedy)
-    return None if value is None else decode(kind, value, path, remedy, lengths)
-
-
-def _read_file(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
+def _decode_file(kind: type[T], path: Path, lengths: Lengths | None = None, remedy: str = "") -> T | None:
     """Return what a JSON file contains, or None if there is no such file."""
-    if not path.is_file():
-        return None
-    return read_object(path, FORMAT, remedy)
+    return decode(kind, read_object(path, FORMAT, remedy), path, remedy, lengths) if path.is_file() else None

@@ -16,7 +16,7 @@ import http.client
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
@@ -25,14 +25,12 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import LINK, call_flwr, connect
 from fedbm.federation.deploy.settings_files import ServerSettings
 from fedbm.utils.io import read_json, write_json
-from fedbm.utils.schema import TEXT, check, each, keys, whole
+from fedbm.utils.json_records import Index, Range, decode
 
 FORMAT = 1
 FILE = "registered.json"
 FINGERPRINT_LENGTH = 16  # characters of the SHA-256 in base64, 96 bits
 TIMEOUT_S = 30.0
-_NODE = keys({"node": TEXT, "client": whole(0), "name": TEXT, "key": TEXT})
-_REGISTRY = keys({"format": whole(FORMAT, FORMAT), "nodes": each(_NODE)})
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,20 @@ class Registered:
     def identify(self) -> dict[str, Any]:
         """Return the fields that identify this node in an audit line. The 64-bit id is text in JSON."""
         return {"client": self.client, "name": self.name, "node": str(self.node), "key": self.key}
+
+
+@dataclass(frozen=True)
+class _Node:
+    node: str
+    client: Index
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class _Registry:
+    format: Annotated[int, Range(FORMAT, FORMAT)]
+    nodes: tuple[_Node, ...]
 
 
 def fingerprint(public_key: str) -> str:
@@ -126,9 +138,8 @@ def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
 def read_registry(folder: Path) -> Mapping[int, Registered]:
     """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
     path, remedy = folder / FILE, "; restart the server to write it again"
-    values = read_json(path, remedy)
-    check(values, _REGISTRY, path, remedy)
-    if wrong := [node["name"] for node in values["nodes"] if not node["node"].isdecimal()]:
+    found = decode(_Registry, read_json(path, remedy), path, remedy).nodes
+    if wrong := [node.name for node in found if not node.node.isdecimal()]:
         raise FedBMError(f"{path}: the node id of {wrong[0]} is not a number{remedy}")
-    nodes = [Registered(int(n["node"]), n["client"], n["name"], n["key"]) for n in values["nodes"]]
+    nodes = [Registered(int(one.node), one.client, one.name, one.key) for one in found]
     return {node.node: node for node in nodes}
