@@ -9,10 +9,11 @@ import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, with_summary
 
-from fedbm.experiments.outcomes import Outcome, Result, read_outcome
+from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.search import search
 from fedbm.experiments.spec import parse
+from fedbm.experiments.trials import Trial
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.run_view import read_run
 
@@ -31,7 +32,7 @@ choose = ["temperature"]
 def judged(outcome: Outcome, val: dict[float, float], test: dict[float, float]) -> Outcome:
     """With these validation and test scores at every round."""
 
-    def one(result: Result) -> Result:
+    def one(result: Trial) -> Trial:
         assert result.run is not None
         tau, run = result.at["temperature"], result.run
         scores = {"accuracy": val[tau], "f1": val[tau]}

@@ -21,10 +21,10 @@ from scipy.stats import ttest_rel
 from fedbm.cli.commands.reproduce import print_tables
 from fedbm.errors import FedBMError
 from fedbm.experiments.contrasts import pool_clusters
-from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
-from fedbm.experiments.trials import find_state, trials
+from fedbm.experiments.trials import Trial, find_state, trials
 from fedbm.report.comparison import compare_outcome, pool_cells
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiments_report import experiments_report
@@ -70,7 +70,7 @@ def planned(root: Path, experiment: Experiment = CONFIRM, missing: Sequence[tupl
     return replace(made, results=tuple(replace(r, run=_scored(r)) for r in made.results))
 
 
-def _scored(result: Result) -> RunView | None:
+def _scored(result: Trial) -> RunView | None:
     run = result.run
     if run is None or run.summary is None:
         return None
@@ -380,7 +380,7 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     made = fake_outcome(tmp_path, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3)
     level = {"FedAvg": 0.3, "half": 0.4, "FedBM": 0.5}
 
-    def scored(result: Result) -> Result:
+    def scored(result: Trial) -> Trial:
         assert result.run is not None
         assert result.run.summary is not None
         averaged = {**result.run.summary["last"], "f1": level[result.row] + 0.01 * (result.seed % 2)}

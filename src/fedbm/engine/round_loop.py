@@ -209,10 +209,9 @@ class RoundLoop:
         if empty == min(MAX_EMPTY_ROUNDS, self.train.rounds):  # the model of a shorter run would be untrained
             last = collected.dropped[-1]
             who = f"in {empty} consecutive rounds no client" if empty > 1 else "no client"
-            kind, advice = (
-                (FedBMError, "lower drop_rate") if last.reason == LOST else (DivergenceError, "a lower lr may help")
-            )
-            raise kind(
+            lost = last.reason == LOST
+            advice = "lower drop_rate" if lost else "a lower lr may help"
+            raise (FedBMError if lost else DivergenceError)(
                 f"round {collected.round}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
             )
 

@@ -6,7 +6,7 @@ from these small files alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from fedbm.experiments.spec import (
     find_experiment,
     shipped_experiments,
 )
-from fedbm.experiments.trials import DONE, Trial, finished_run, key_of, trials
+from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
 from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_checked_record
@@ -55,24 +55,6 @@ class _Record(ExperimentInfo):
     trials: tuple[_TrialRecord, ...]
 
 
-@dataclass(frozen=True)
-class Result:
-    """One trial: its run if it is finished, else its state and the reason."""
-
-    row: str
-    at: Mapping[str, Any]
-    seed: int
-    state: str
-    why: str
-    run: RunView | None
-    id: str = ""  # of its run, finished or not; "" if it is not known
-    last: Mapping[str, float] | None = None  # the scores with which a diverged run counts
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return key_of(self.row, self.at, self.seed)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Outcome(ExperimentInfo):
     """An experiment with its results, run or read from its record."""
@@ -80,7 +62,7 @@ class Outcome(ExperimentInfo):
     name: str
     rows: tuple[str, ...]
     command: str
-    results: tuple[Result, ...]
+    results: tuple[Trial, ...]
     hidden: Mapping[str, str] = field(default_factory=dict)  # run id → why another experiment withholds its scores
 
     @property
@@ -95,7 +77,7 @@ class Outcome(ExperimentInfo):
             return ""
         return f"{done} of {planned} runs of {self.name} are on record; scores are withheld until all are there"
 
-    def cell(self, row: str, at: Mapping[str, Any]) -> list[Result]:
+    def cell(self, row: str, at: Mapping[str, Any]) -> list[Trial]:
         return [result for result in self.results if result.row == row and result.at == at]
 
 
@@ -104,42 +86,32 @@ def command_of(name: str) -> str:
     return f"fedbm reproduce {name} --data-dir DIR" if name in shipped_experiments() else f"fedbm sweep {name}.toml"
 
 
-def outcome_of(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
+def outcome_of(experiment: Experiment, states: Sequence[PlannedTrial]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
-    unread = unread_outcome(experiment, states)
     results = [
         replace(
-            result,
+            s,
             why=s.why or _progress(s),
             run=finished_run(s) if s.state in DONE else None,
             last=_last_scores(s) if experiment.analysis else None,
         )
-        for result, s in zip(unread.results, states, strict=True)
+        for s in states
     ]
-    return replace(unread, results=tuple(results))
-
-
-def unread_outcome(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
-    """Return the outcome with the ids and states of the runs, without reading them."""
-    results = []
-    for s in states:
-        state, run_id = "finished" if s.state in DONE else s.state, s.folder.name if s.folder else ""
-        results.append(Result(s.row, s.at, s.seed, state, s.why, None, run_id))
     return with_results(experiment, results)
 
 
-def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
+def with_results(experiment: Experiment, results: Iterable[Trial]) -> Outcome:
     """Return an experiment with these results."""
     return Outcome(
         **experiment.info(),
         name=experiment.name,
         rows=tuple(experiment.rows),
         command=command_of(experiment.name),
-        results=tuple(results),
+        results=tuple(replace(result, state="finished") if result.state in DONE else result for result in results),
     )
 
 
-def _last_scores(trial: Trial) -> dict[str, float] | None:
+def _last_scores(trial: PlannedTrial) -> dict[str, float] | None:
     """Return the last averaged scores of a run that diverged, zeros if there are none.
 
     Return None for every other run: a lost machine or a full memory shows nothing about the method.
@@ -152,7 +124,7 @@ def _last_scores(trial: Trial) -> dict[str, float] | None:
     return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
 
 
-def _progress(trial: Trial) -> str:
+def _progress(trial: PlannedTrial) -> str:
     if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
         run = read_run(trial.folder)
         return f"{len(run.rounds)} of {run.planned} rounds done"
@@ -197,7 +169,7 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
                 raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
     for t in record.trials:
         run = read(path.parent / "runs" / f"{t.run}.json") if t.run else None
-        results.append(Result(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
+        results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
     outcome = Outcome(
         **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
     )
@@ -228,7 +200,7 @@ def list_unrecorded(outcomes: Sequence[Outcome]) -> list[Unrecorded]:
     return [_unrecorded(name) for name in shipped if name not in names] if names & set(shipped) else []
 
 
-def trials_of(outcome: Outcome) -> list[Trial]:
+def trials_of(outcome: Outcome) -> list[PlannedTrial]:
     """Return the trials of a shipped experiment; [] for others, because records do not contain their settings."""
     if outcome.name not in shipped_experiments() or not outcome.results:
         return []

@@ -158,6 +158,8 @@ def _config_keys(value: Any) -> Keys:
 
 
 ConfigFile = Annotated[Mapping[str, Mapping[str, object]], _config_keys(object)]  # TOML also has dates and infinities
+FederationOptions = Annotated[Mapping[str, Any], Keys({"nodes": Positive})]
+FederationFile = Annotated[Mapping[str, Any], Keys({"options": FederationOptions})]  # what is read of it
 Environment = Annotated[Mapping[str, Any], Keys({"command?": str})]
 Curves = Annotated[
     Mapping[str, Annotated[tuple[float | None, ...], Length("rounds")]],

@@ -24,12 +24,13 @@ from fedbm.runs.run_file_types import (
     Details,
     Environment,
     Features,
+    FederationFile,
     PartitionRecord,
     ScoredRound,
     Summary,
 )
 from fedbm.utils.io import parse_toml, read_object, read_text
-from fedbm.utils.json_records import Lengths, Positive, decode
+from fedbm.utils.json_records import Lengths, decode
 from fedbm.utils.text import make_html
 
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
@@ -38,18 +39,6 @@ REWRITE = ". Remove the file; the command that made the run writes it again."  #
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _FederationOptions:
-    nodes: Positive
-
-
-@dataclass(frozen=True)
-class _Federation:
-    """What is read of federation.json."""
-
-    options: _FederationOptions
 
 
 @dataclass(frozen=True, repr=False)
@@ -319,8 +308,8 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         beta = partition.settings.get("beta")
         facts |= {"partition": partition.kind, "beta": beta, "clients": len(partition.counts)}
         facts |= {"data": partition.of.data} if partition.of else {}
-    elif (federation := _decode_file(_Federation, path / "federation.json")) is not None:
-        facts |= {"partition": "nodes", "beta": None, "clients": federation.options.nodes}
+    elif (federation := _decode_file(FederationFile, path / "federation.json")) is not None:  # type: ignore[type-abstract]
+        facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
     return {**facts, "label": _label(config, facts["data"], partition)}
 
 

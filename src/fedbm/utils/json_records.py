@@ -15,19 +15,7 @@ import json
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    NoReturn,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.text import format_value
@@ -40,24 +28,19 @@ HUGE = 1e100  # larger numbers are treated as damage: squaring them would soon o
 
 
 class Range(NamedTuple):
-    """The limits of a number."""
-
     least: float = -HUGE
     most: float = HUGE
 
 
 class Length(NamedTuple):
-    """The least length of a list; lists with the same *name* must be equally long."""
-
-    name: str = ""
+    name: str = ""  # lists with the same name must be equally long
     least: int = 0
 
 
-class Keys:
+class Keys(dict[str, Any]):
     """Types of some keys of a mapping. A key is optional if its name ends in "?"."""
 
-    def __init__(self, types: Mapping[str, Any]) -> None:
-        self.types = types
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 class Scalar:
@@ -67,8 +50,7 @@ class Scalar:
 Index = Annotated[int, Range(0)]
 Positive = Annotated[int, Range(1)]
 NonNegative = Annotated[float, Range(0)]
-
-KINDS: dict[Any, tuple[Any, str]] = {
+VALUES: dict[Any, tuple[Any, str]] = {
     int: (int, "a whole number"),
     float: ((int, float), "a number"),
     bool: (bool, "true or false"),
@@ -88,22 +70,18 @@ class JsonRecord(Mapping[str, Any]):
     (0.5, 0.5, True)
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
     def __getitem__(self, key: str) -> Any:
-        if key not in self.__dataclass_fields__:
-            raise KeyError(key)
-        return getattr(self, key)
+        return vars(self)[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.__dataclass_fields__)
+        return iter(vars(self))
 
     def __len__(self) -> int:
-        return len(self.__dataclass_fields__)
+        return len(vars(self))
 
 
 class _Wrong(Exception):
-    """What is wrong with a value. "{at}" in the sentence stands for the path of its keys."""
+    """What is wrong with a value. "{at}" in the sentence stands for its keys; *path* has the innermost key first."""
 
     def __init__(self, sentence: str, *path: str | int) -> None:
         self.sentence, self.path = sentence, [*path]
@@ -142,29 +120,37 @@ def _reader(kind: Any, limit: Any = None) -> Reader:
     if origin is tuple:
         return _list_reader(inner, limit or Length())
     if origin is Mapping:
-        named = {} if limit is None else limit.types
-        keys = {name.removesuffix("?"): _reader(type_) for name, type_ in named.items()}
-        return _object_reader(keys, [name for name in named if name in keys], _reader(inner[1]))
+        return _object_reader(limit or {}, _reader(inner[1]))
     if dataclasses.is_dataclass(kind):
-        return _record_reader(kind)
+        record: Any = kind
+        hints, fields = get_type_hints(kind, include_extras=True), dataclasses.fields(kind)
+        optional = [f.name for f in fields if not f.default is f.default_factory is dataclasses.MISSING]
+        read = _object_reader(
+            {f.name + "?" * (f.name in optional): hints[f.name] for f in fields},
+            None if getattr(kind, "refuses_others", False) else _reader(object),
+        )
+
+        def make(value: Any, lengths: Lengths) -> Any:
+            made = read(value, lengths)
+            return record(**{field.name: made[field.name] for field in fields if field.name in made})
+
+        return make
     return (lambda value, lengths: value) if kind is object else _value_reader(kind, limit or Range())
 
 
 def _value_reader(kind: Any, limit: Range) -> Reader:
-    if kind not in KINDS:
+    if kind not in VALUES:
         raise TypeError(f"JSON cannot be read as {kind}")
-    accepted, words = KINDS[kind]
+    accepted, words = VALUES[kind]
     least, most = limit
     words += f" from {least:.6g}" * (least > -HUGE) + f" to {most:.6g}" * (most < HUGE)
 
-    def read_number(value: Any, lengths: Lengths) -> Any:
-        fits = isinstance(value, accepted) and not isinstance(value, bool) and least <= value <= most  # NaN is not
-        return value if fits else _refuse(words, value)
+    def fits(value: Any) -> bool:
+        if kind in (int, float):
+            return not isinstance(value, bool) and least <= value <= most  # NaN is not
+        return _is_writable(value)
 
-    def read(value: Any, lengths: Lengths) -> Any:
-        return value if isinstance(value, accepted) and _is_writable(value) else _refuse(words, value)
-
-    return read_number if kind in (int, float) else read
+    return lambda value, lengths: value if isinstance(value, accepted) and fits(value) else _refuse(words, value)
 
 
 def _list_reader(inner: Sequence[Any], length: Length) -> Reader:
@@ -174,17 +160,16 @@ def _list_reader(inner: Sequence[Any], length: Length) -> Reader:
     def read(value: Any, lengths: Lengths) -> Any:
         if not isinstance(value, list):
             _refuse("a list", value)
-        count = len(value)
-        if count < length.least:
+        if len(value) < length.least:
             raise _Wrong("{at} must not be empty")
-        expected = count if repeated else len(readers)
+        expected = len(value) if repeated else len(readers)
         if length.name:
-            expected = lengths.setdefault(length.name, count)
-        if count != expected:
-            raise _Wrong(f"{{at}} must have {expected} entries, not {count}")
+            expected = lengths.setdefault(length.name, len(value))
+        if len(value) != expected:
+            raise _Wrong(f"{{at}} must have {expected} entries, not {len(value)}")
         made: list[Any] = []
         try:
-            for one, item in zip(readers * count if repeated else readers, value, strict=True):
+            for one, item in zip(readers * expected if repeated else readers, value, strict=True):
                 made.append(one(item, lengths))
         except _Wrong as wrong:
             wrong.path.append(len(made))
@@ -194,8 +179,10 @@ def _list_reader(inner: Sequence[Any], length: Length) -> Reader:
     return read
 
 
-def _object_reader(keys: Mapping[str, Reader], required: Sequence[str], others: Reader | None) -> Reader:
+def _object_reader(keys: Mapping[str, Any], others: Reader | None) -> Reader:
     """Return the reader of an object. Keys that are not among *keys* are read by *others*, or refused if it is None."""
+    readers = {name.removesuffix("?"): _reader(kind) for name, kind in keys.items()}
+    required = [name for name in readers if name in keys]
 
     def read(value: Any, lengths: Lengths) -> Any:
         if not isinstance(value, dict):
@@ -206,9 +193,9 @@ def _object_reader(keys: Mapping[str, Reader], required: Sequence[str], others: 
         made = dict(value)  # in its order
         name = ""
         try:
-            for name in sorted(value, key=lambda name: name not in keys):
-                if (read_value := keys.get(name, others)) is None:
-                    raise _Wrong("there is no key {at}" + did_you_mean(name, keys))
+            for name in sorted(value, key=lambda name: name not in readers):
+                if (read_value := readers.get(name, others)) is None:
+                    raise _Wrong("there is no key {at}" + did_you_mean(name, readers))
                 made[name] = read_value(value[name], lengths)
         except _Wrong as wrong:
             wrong.path.append(name)
@@ -216,21 +203,6 @@ def _object_reader(keys: Mapping[str, Reader], required: Sequence[str], others: 
         if not _is_writable("".join(value)):
             raise _Wrong("{at} has a key that is not readable text")
         return made
-
-    return read
-
-
-def _record_reader(kind: Any) -> Reader:
-    hints, fields = get_type_hints(kind, include_extras=True), dataclasses.fields(kind)
-    readers = {field.name: _reader(hints[field.name]) for field in fields}
-    required = [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
-
-    others = None if getattr(kind, "refuses_others", False) else _reader(object)
-    read_object = _object_reader(readers, required, others)
-
-    def read(value: Any, lengths: Lengths) -> Any:
-        made = read_object(value, lengths)
-        return kind(**{name: made[name] for name in readers if name in made})
 
     return read
 

@@ -35,30 +35,22 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Registered:
-    """A node that the server's operator has registered."""
+    """A node that the server's operator has registered, as in registered.json."""
 
-    node: int  # Flower's node id
-    client: int
+    client: Index
     name: str
+    node: str  # Flower's node id, as text because it has 64 bits
     key: str  # fingerprint of its public key
 
     def identify(self) -> dict[str, Any]:
-        """Return the fields that identify this node in an audit line. The 64-bit id is text in JSON."""
-        return {"client": self.client, "name": self.name, "node": str(self.node), "key": self.key}
-
-
-@dataclass(frozen=True)
-class _Node:
-    node: str
-    client: Index
-    name: str
-    key: str
+        """Return the fields that identify this node in an audit line."""
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
 class _Registry:
     format: Annotated[int, Range(FORMAT, FORMAT)]
-    nodes: tuple[_Node, ...]
+    nodes: tuple[Registered, ...]
 
 
 def fingerprint(public_key: str) -> str:
@@ -93,7 +85,7 @@ def register(folder: Path, server: ServerSettings) -> None:
                 f"the key of {name} was removed before, and Flower never accepts such a key again; "
                 f"'fedbm federation rekey DIR {name}' makes a new one"
             )
-        nodes.append(Registered(node, client, name, fingerprint(key)))
+        nodes.append(Registered(client, name, str(node), fingerprint(key)))
     write_registry(folder, nodes)
 
 
@@ -138,8 +130,7 @@ def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
 def read_registry(folder: Path) -> Mapping[int, Registered]:
     """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
     path, remedy = folder / FILE, "; restart the server to write it again"
-    found = decode(_Registry, read_json(path, remedy), path, remedy).nodes
-    if wrong := [node.name for node in found if not node.node.isdecimal()]:
+    nodes = decode(_Registry, read_json(path, remedy), path, remedy).nodes
+    if wrong := [node.name for node in nodes if not node.node.isdecimal()]:
         raise FedBMError(f"{path}: the node id of {wrong[0]} is not a number{remedy}")
-    nodes = [Registered(int(one.node), one.client, one.name, one.key) for one in found]
-    return {node.node: node for node in nodes}
+    return {int(node.node): node for node in nodes}
