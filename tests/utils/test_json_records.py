@@ -164,3 +164,10 @@ def test_a_type_that_json_does_not_have_is_a_mistake_of_the_programmer() -> None
     for kind in (set, bytes | None, tuple[complex, ...]):
         with pytest.raises(TypeError, match="JSON cannot be read as"):
             decode(kind, None, "file")  # type: ignore[arg-type]
+
+
+def test_keys_alone_are_an_object_that_stays_a_dict() -> None:
+    kind: Any = Keys({"share": Share, "several?": tuple[Keys({"a": int}), ...]})  # type: ignore[misc]
+    assert decode(kind, {"share": 0.5, "more": math.nan}, "file").keys() == {"share", "more"}
+    with pytest.raises(FedBMError, match=r"^file: several\[1\].a is missing$"):
+        decode(kind, {"share": 0.5, "several": [{"a": 1}, {}]}, "file")

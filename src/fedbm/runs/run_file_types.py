@@ -157,9 +157,8 @@ def _config_keys(value: Any) -> Keys:
     return Keys({name: Annotated[section, Keys(types)] for name, types in known.items()})
 
 
-ConfigFile = Annotated[Mapping[str, Mapping[str, object]], _config_keys(object)]  # TOML also has dates and infinities
-FederationOptions = Annotated[Mapping[str, Any], Keys({"nodes": Positive})]
-FederationFile = Annotated[Mapping[str, Any], Keys({"options": FederationOptions})]  # what is read of it
+CONFIG_FILE: Any = Annotated[Mapping[str, Mapping[str, object]], _config_keys(object)]  # TOML has dates and infinities
+FEDERATION_FILE: Any = Keys({"options": Keys({"nodes": Positive})})  # what is read of it
 Environment = Annotated[Mapping[str, Any], Keys({"command?": str})]
 Curves = Annotated[
     Mapping[str, Annotated[tuple[float | None, ...], Length("rounds")]],

@@ -20,11 +20,11 @@ from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_file_types import (
-    ConfigFile,
+    CONFIG_FILE,
+    FEDERATION_FILE,
     Details,
     Environment,
     Features,
-    FederationFile,
     PartitionRecord,
     ScoredRound,
     Summary,
@@ -222,7 +222,7 @@ def read_run(run: RunView | str | Path) -> RunView:
         raise FedBMError(f"{path} is not a run, because {why}: {hint}")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
-    decode(ConfigFile, config, path / "config.toml")  # type: ignore[type-abstract]
+    decode(CONFIG_FILE, config, path / "config.toml")
     lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
     summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
@@ -308,7 +308,7 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         beta = partition.settings.get("beta")
         facts |= {"partition": partition.kind, "beta": beta, "clients": len(partition.counts)}
         facts |= {"data": partition.of.data} if partition.of else {}
-    elif (federation := _decode_file(FederationFile, path / "federation.json")) is not None:  # type: ignore[type-abstract]
+    elif (federation := _decode_file(FEDERATION_FILE, path / "federation.json")) is not None:
         facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
     return {**facts, "label": _label(config, facts["data"], partition)}
 

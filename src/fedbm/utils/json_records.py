@@ -5,7 +5,7 @@ A field may be a str, int, float, bool, Literal, dataclass, `X | None`, `tuple[X
 file. Keys that are not fields are ignored, or refused if the class has `refuses_others = True`.
 
 Annotations limit values: `Range` a number, `Length` a list, `Keys` some keys of a mapping. `Annotated[Any, Scalar]` is
-a text, a number, true or false.
+a text, a number, true or false. `Keys` alone is an object that stays a dict; its other keys may hold anything.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ def _reader(kind: Any, limit: Any = None) -> Reader:
         return _list_reader(inner, limit or Length())
     if origin is Mapping:
         return _object_reader(limit or {}, _reader(inner[1]))
+    if isinstance(kind, Keys):
+        return _object_reader(kind, _reader(object))
     if dataclasses.is_dataclass(kind):
         record: Any = kind
         hints, fields = get_type_hints(kind, include_extras=True), dataclasses.fields(kind)

@@ -25,7 +25,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import LINK, call_flwr, connect
 from fedbm.federation.deploy.settings_files import ServerSettings
 from fedbm.utils.io import read_json, write_json
-from fedbm.utils.json_records import Index, Range, decode
+from fedbm.utils.json_records import Index, Keys, Range, decode
 
 FORMAT = 1
 FILE = "registered.json"
@@ -47,10 +47,7 @@ class Registered:
         return dict(vars(self))
 
 
-@dataclass(frozen=True)
-class _Registry:
-    format: Annotated[int, Range(FORMAT, FORMAT)]
-    nodes: tuple[Registered, ...]
+_REGISTRY: Any = Keys({"format": Annotated[int, Range(FORMAT, FORMAT)], "nodes": tuple[Registered, ...]})
 
 
 def fingerprint(public_key: str) -> str:
@@ -130,7 +127,7 @@ def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
 def read_registry(folder: Path) -> Mapping[int, Registered]:
     """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
     path, remedy = folder / FILE, "; restart the server to write it again"
-    nodes = decode(_Registry, read_json(path, remedy), path, remedy).nodes
+    nodes: tuple[Registered, ...] = decode(_REGISTRY, read_json(path, remedy), path, remedy)["nodes"]
     if wrong := [node.name for node in nodes if not node.node.isdecimal()]:
         raise FedBMError(f"{path}: the node id of {wrong[0]} is not a number{remedy}")
     return {int(node.node): node for node in nodes}

@@ -15,7 +15,6 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,27 +23,23 @@ from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.protocol.messages import Refusal, Terms, printable
 from fedbm.utils.io import read_json, write_json, write_text
-from fedbm.utils.json_records import Length, NonNegative, Positive, decode
+from fedbm.utils.json_records import Keys, Length, NonNegative, Positive, decode
 
 FORMAT = 1
 MAX_WAITING = 100  # requests without an approval on the disk: a bound for what a server can fill
 MAX_CLASSES = 20  # that a person is shown
 DIGEST_LENGTH = 12  # characters of a digest that a person is shown
 
-
-@dataclass(frozen=True)
-class _Request:
-    run: str
-    method: str
-    rounds: Positive
-    epochs: Positive
-    batch: Positive
-    size: Positive
-    class_count: Positive
-    lr: NonNegative
-    classes: Annotated[tuple[str, ...], Length(least=1)]
-    leaves: Annotated[tuple[str, ...], Length(least=1)]
-    noise: NonNegative | None
+_REQUEST: Any = Keys(
+    {
+        **dict.fromkeys(("rounds", "epochs", "batch", "size", "class_count"), Positive),
+        **dict.fromkeys(("classes", "leaves"), Annotated[tuple[str, ...], Length(least=1)]),
+    },
+    run=str,
+    method=str,
+    lr=NonNegative,
+    noise=NonNegative | None,
+)
 
 
 def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
@@ -101,7 +96,7 @@ def list_requests(state: Path) -> list[tuple[dict[str, Any], bool]]:
     found = []
     for path in sorted(_request_files(state), key=lambda path: path.stat().st_mtime):
         request = read_json(path)
-        decode(_Request, request, path, "; remove the file, and the run asks again")
+        decode(_REQUEST, request, path, "; remove the file, and the run asks again")
         found.append(({**request, "terms": path.stem}, _approved(state, path.stem).exists()))
     return found
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,29 +20,13 @@ from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, Refusal, refuse_on_error
 from fedbm.utils.io import lock_file, read_json, write_json
-from fedbm.utils.json_records import Positive, Range, decode
+from fedbm.utils.json_records import Keys, Positive, Range, decode
 
 FORMAT = 1
 
-
-@dataclass(frozen=True)
-class _Release:
-    noise: Annotated[float, Range(*PRIVACY_LIMITS["noise"])]
-    clip: Annotated[float, Range(*PRIVACY_LIMITS["clip"])]
-    count: Positive
-
-
-@dataclass(frozen=True)
-class _Run:
-    releases: tuple[_Release, ...]
-    exact: bool
-    answers: Mapping[str, Positive] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Ledger:
-    format: Annotated[int, Range(FORMAT, FORMAT)]
-    runs: Mapping[str, _Run]
+_RELEASE: Any = Keys({key: Annotated[float, Range(*PRIVACY_LIMITS[key])] for key in ("noise", "clip")}, count=Positive)
+_RUN: Any = Keys({"releases": tuple[_RELEASE, ...], "exact": bool, "answers?": Mapping[str, Positive]})
+_LEDGER: Any = Keys({"format": Annotated[int, Range(FORMAT, FORMAT)], "runs": Mapping[str, _RUN]})
 
 
 class PrivacyLedger:
@@ -103,7 +86,7 @@ class PrivacyLedger:
             return {}
         remedy = "; restore a good copy. Nothing leaves this site until then"
         found = read_json(self.path, remedy)
-        decode(_Ledger, found, self.path, remedy)
+        decode(_LEDGER, found, self.path, remedy)
         runs: dict[str, Any] = found["runs"]
         return runs
 

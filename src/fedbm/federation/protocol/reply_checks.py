@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
 
@@ -21,22 +20,17 @@ from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
 from fedbm.methods.base import Facts, Method, Pieces, State, Task
 from fedbm.runs.run_file_types import PrivacyLoss
-from fedbm.utils.json_records import decode
+from fedbm.utils.json_records import Keys, decode
 from fedbm.utils.metrics import Array
 
 MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
 MAX_SIZE_FACTOR = 10.0
+_LOSSES: Any = Keys({"losses": Mapping[str, float | None], "seconds": float})
 NORM_ROUNDS = 5
 
 T = TypeVar("T")
 Form = tuple[torch.dtype, tuple[int, ...]]
 Accepted = MutableMapping[int, list[tuple[int, float]]]  # round → (n, norm) of each accepted update
-
-
-@dataclass(frozen=True)
-class _Losses:
-    losses: Mapping[str, float | None]
-    seconds: float
 
 
 def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
@@ -48,11 +42,11 @@ def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
 
 def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     """Return the mean of each loss term, NaN if it was not finite, and the seconds of training."""
-    found = _read(_Losses, body, "losses")
-    if len(found.losses) > 50 or not all(name.isidentifier() for name in found.losses):
+    found = _read(_LOSSES, body, "losses")
+    if len(found["losses"]) > 50 or not all(name.isidentifier() for name in found["losses"]):
         raise FedBMError("its losses cannot be read")
-    losses = {name: math.nan if value is None else float(value) for name, value in found.losses.items()}
-    return losses, float(found.seconds)
+    losses = {name: math.nan if value is None else float(value) for name, value in found["losses"].items()}
+    return losses, float(found["seconds"])
 
 
 def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
