@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
-from fedbm.utils.json_records import Index, Keys, Length, NonNegative, Range, decode
+from fedbm.utils.json_records import Index, JsonRecord, Keys, Length, NonNegative, Range, decode
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
@@ -37,8 +37,8 @@ class Move:
     sample: Number
 
 
-@dataclass(frozen=True)
-class Shift:
+@dataclass(frozen=True, eq=False)
+class Shift(JsonRecord):
     """A change of the images that differs from client to client; see `fedbm.data.feature_shift`."""
 
     kind: ShiftKind

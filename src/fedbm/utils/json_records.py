@@ -22,7 +22,7 @@ from fedbm.utils.text import format_value
 
 T = TypeVar("T")
 Lengths = dict[str, int]  # name of a list length → the first length seen under that name
-Reader = Callable[[Any, Lengths], Any]  # returns the value as its type, or raises _Wrong
+Reader = Callable[[Any, str, Lengths], Any]  # (value, path of keys, lengths) → the value as its type, or _Wrong
 
 HUGE = 1e100  # larger numbers are treated as damage: squaring them would soon overflow
 
@@ -81,14 +81,7 @@ class JsonRecord(Mapping[str, Any]):
 
 
 class _Wrong(Exception):
-    """What is wrong with a value. "{at}" in the sentence stands for its keys; *path* has the innermost key first."""
-
-    def __init__(self, sentence: str, *path: str | int) -> None:
-        self.sentence, self.path = sentence, [*path]
-
-    def __str__(self) -> str:
-        at = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in reversed(self.path))
-        return self.sentence.replace("{at}", at.removeprefix(".") or "it", 1)
+    """What is wrong with a value."""
 
 
 def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths: Lengths | None = None) -> T:
@@ -99,7 +92,7 @@ def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths:
     """
     form: Any = kind
     try:
-        made: T = _reader(form)(value, {} if lengths is None else lengths)
+        made: T = _reader(form)(value, "", {} if lengths is None else lengths)
     except _Wrong as wrong:
         raise FedBMError(f"{source}: {wrong}{remedy}") from wrong
     return made
@@ -113,10 +106,10 @@ def _reader(kind: Any, limit: Any = None) -> Reader:
         return _reader(Scalar) if inner[1] is Scalar else _reader(*inner)
     if origin in (types.UnionType, Union):  # X | None
         known = _reader(inner[0])
-        return lambda value, lengths: None if value is None else known(value, lengths)
+        return lambda value, at, lengths: None if value is None else known(value, at, lengths)
     if origin is Literal:
         words = join_words([f'"{one}"' for one in inner])
-        return lambda value, lengths: value if value in inner else _refuse(words, value)
+        return lambda value, at, lengths: value if value in inner else _refuse(at, words, value)
     if origin is tuple:
         return _list_reader(inner, limit or Length())
     if origin is Mapping:
@@ -124,20 +117,8 @@ def _reader(kind: Any, limit: Any = None) -> Reader:
     if isinstance(kind, Keys):
         return _object_reader(kind, _reader(object))
     if dataclasses.is_dataclass(kind):
-        record: Any = kind
-        hints, fields = get_type_hints(kind, include_extras=True), dataclasses.fields(kind)
-        optional = [f.name for f in fields if not f.default is f.default_factory is dataclasses.MISSING]
-        read = _object_reader(
-            {f.name + "?" * (f.name in optional): hints[f.name] for f in fields},
-            None if getattr(kind, "refuses_others", False) else _reader(object),
-        )
-
-        def make(value: Any, lengths: Lengths) -> Any:
-            made = read(value, lengths)
-            return record(**{field.name: made[field.name] for field in fields if field.name in made})
-
-        return make
-    return (lambda value, lengths: value) if kind is object else _value_reader(kind, limit or Range())
+        return _record_reader(kind)
+    return (lambda value, at, lengths: value) if kind is object else _value_reader(kind, limit or Range())
 
 
 def _value_reader(kind: Any, limit: Range) -> Reader:
@@ -152,31 +133,27 @@ def _value_reader(kind: Any, limit: Range) -> Reader:
             return not isinstance(value, bool) and least <= value <= most  # NaN is not
         return _is_writable(value)
 
-    return lambda value, lengths: value if isinstance(value, accepted) and fits(value) else _refuse(words, value)
+    return lambda value, at, lengths: (
+        value if isinstance(value, accepted) and fits(value) else _refuse(at, words, value)
+    )
 
 
 def _list_reader(inner: Sequence[Any], length: Length) -> Reader:
     readers = [_reader(one) for one in inner if one is not Ellipsis]
     repeated = Ellipsis in inner
 
-    def read(value: Any, lengths: Lengths) -> Any:
+    def read(value: Any, at: str, lengths: Lengths) -> Any:
         if not isinstance(value, list):
-            _refuse("a list", value)
+            _refuse(at, "a list", value)
         if len(value) < length.least:
-            raise _Wrong("{at} must not be empty")
+            raise _Wrong(f"{at} must not be empty")
         expected = len(value) if repeated else len(readers)
         if length.name:
             expected = lengths.setdefault(length.name, len(value))
         if len(value) != expected:
-            raise _Wrong(f"{{at}} must have {expected} entries, not {len(value)}")
-        made: list[Any] = []
-        try:
-            for one, item in zip(readers * expected if repeated else readers, value, strict=True):
-                made.append(one(item, lengths))
-        except _Wrong as wrong:
-            wrong.path.append(len(made))
-            raise
-        return tuple(made)
+            raise _Wrong(f"{at} must have {expected} entries, not {len(value)}")
+        items = zip(readers * expected if repeated else readers, value, strict=True)
+        return tuple(read_item(item, f"{at}[{n}]", lengths) for n, (read_item, item) in enumerate(items))
 
     return read
 
@@ -186,31 +163,40 @@ def _object_reader(keys: Mapping[str, Any], others: Reader | None) -> Reader:
     readers = {name.removesuffix("?"): _reader(kind) for name, kind in keys.items()}
     required = [name for name in readers if name in keys]
 
-    def read(value: Any, lengths: Lengths) -> Any:
+    def read(value: Any, at: str, lengths: Lengths) -> Any:
         if not isinstance(value, dict):
-            _refuse("an object with keys", value)
+            _refuse(at, "an object with keys", value)
+        start = f"{at}." if at else ""
         if missing := next((name for name in required if name not in value), ""):
             near = next((f", but there is {name}" for name in value if did_you_mean(name, [missing])), "")
-            raise _Wrong("{at} is missing" + near, missing)
+            raise _Wrong(f"{start}{missing} is missing{near}")
         made = dict(value)  # in its order
-        name = ""
-        try:
-            for name in sorted(value, key=lambda name: name not in readers):
-                if (read_value := readers.get(name, others)) is None:
-                    raise _Wrong("there is no key {at}" + did_you_mean(name, readers))
-                made[name] = read_value(value[name], lengths)
-        except _Wrong as wrong:
-            wrong.path.append(name)
-            raise
+        for name in sorted(value, key=lambda name: name not in readers):
+            if (read_value := readers.get(name, others)) is None:
+                raise _Wrong(f"there is no key {start}{name}{did_you_mean(name, readers)}")
+            made[name] = read_value(value[name], f"{start}{name}", lengths)
         if not _is_writable("".join(value)):
-            raise _Wrong("{at} has a key that is not readable text")
+            raise _Wrong(f"{at or 'it'} has a key that is not readable text")
         return made
 
     return read
 
 
-def _refuse(be: str, value: Any) -> NoReturn:
-    raise _Wrong(f"{{at}} must be {be}, not {'null' if value is None else format_value(value)}")
+def _record_reader(kind: Any) -> Reader:
+    hints, fields = get_type_hints(kind, include_extras=True), dataclasses.fields(kind)
+    required = [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
+    keys = {field.name + "?" * (field.name not in required): hints[field.name] for field in fields}
+    read = _object_reader(keys, None if getattr(kind, "refuses_others", False) else _reader(object))
+
+    def make(value: Any, at: str, lengths: Lengths) -> Any:
+        made = read(value, at, lengths)
+        return kind(**{field.name: made[field.name] for field in fields if field.name in made})
+
+    return make
+
+
+def _refuse(at: str, be: str, value: Any) -> NoReturn:
+    raise _Wrong(f"{at or 'it'} must be {be}, not {'null' if value is None else format_value(value)}")
 
 
 def _is_writable(value: Any) -> bool:
