@@ -171,3 +171,8 @@ def test_keys_alone_are_an_object_that_stays_a_dict() -> None:
     assert decode(kind, {"share": 0.5, "more": math.nan}, "file").keys() == {"share", "more"}
     with pytest.raises(FedBMError, match=r"^file: several\[1\].a is missing$"):
         decode(kind, {"share": 0.5, "several": [{"a": 1}, {}]}, "file")
+
+
+def test_the_first_field_of_the_class_decides_the_length_of_lists() -> None:
+    with pytest.raises(FedBMError, match="^file: values must have 1 entries, not 2$"):
+        decode(Outer, {"values": [[1, 2], [3, 4]], "names": ["x"], **GOOD}, "file")

@@ -171,7 +171,7 @@ def _object_reader(keys: Mapping[str, Any], others: Reader | None) -> Reader:
             near = next((f", but there is {name}" for name in value if did_you_mean(name, [missing])), "")
             raise _Wrong(f"{start}{missing} is missing{near}")
         made = dict(value)  # in its order
-        for name in sorted(value, key=lambda name: name not in readers):
+        for name in (*(name for name in readers if name in value), *(name for name in value if name not in readers)):
             if (read_value := readers.get(name, others)) is None:
                 raise _Wrong(f"there is no key {start}{name}{did_you_mean(name, readers)}")
             made[name] = read_value(value[name], f"{start}{name}", lengths)
