@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fedbm.cli.commands.list import BY_PRIORITY, SHOWN, execute, fit_table
-from fedbm.runs.failure import keep_failure
+from fedbm.runs.failure import Failure, keep_failure
 
 OF_BOTH = ("12/50", "0", "64.1 %", "57.7 %", "2025-01-02 03:04")
 LABEL = "fedbm · lambda_dis=1.0, generator_every=1"
@@ -106,7 +106,7 @@ def test_runs_that_are_not_finished(fedbm: Command, tmp_path: Path) -> None:
     half = fake_run(tmp_path, "fedavg", seed=0, rounds=6, done=2, beta=None, leave_out=["environment.json"])
     failed = [fake_run(tmp_path, "fedbm", seed=seed, rounds=6, done=3) for seed in (0, 1)]
     for folder in failed:
-        keep_failure(folder, "round 4: the update of client 0 is not finite")
+        keep_failure(folder, Failure("round 4: the update of client 0 is not finite"))
     odd = fake_run(tmp_path, "fedprox", seed=0, rounds=6, done=1)
     (odd / "rounds.jsonl").write_text("{\n{}\n")
     status, out, err = fedbm("list", "--out", tmp_path)

@@ -20,6 +20,7 @@ from fedbm.cli import main
 from fedbm.engine.round_loop import Event
 from fedbm.experiments.outcomes import read_outcome
 from fedbm.runs.batch import Budget
+from fedbm.runs.failure import Failure
 from fedbm.runs.run_record import read_record, write_record
 from fedbm.runs.run_view import read_run
 
@@ -104,7 +105,7 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
     settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")}
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr("fedbm.runs.batch.run_all", lambda configs, **_: ((0, "the disk is full") for _ in [0]))
+        patch.setattr("fedbm.runs.batch.run_all", lambda configs, **_: ((0, Failure("the disk is full")) for _ in [0]))
         assert main(words(file, tmp_path)) == 2
     seen = capsys.readouterr()
     assert one_sentence(seen.err).endswith("the disk is full")

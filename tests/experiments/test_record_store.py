@@ -22,7 +22,7 @@ from fedbm.experiments import record_store
 from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import parse
-from fedbm.runs.failure import keep_failure
+from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.scheduler import run_all
 
 GRID = """
@@ -307,7 +307,7 @@ def test_a_run_that_failed_here_is_done_where_it_is_on_record(
 ) -> None:
     run = next((swept / "runs").glob("fedavg-*"))
     (run / "summary.json").unlink()
-    keep_failure(run, "the disk is full")
+    keep_failure(run, Failure("the disk is full"))
     monkeypatch.setattr("fedbm.runs.batch.run_all", none_is_played)
     capsys.readouterr()
     assert main(command()) == 0

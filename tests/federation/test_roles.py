@@ -180,7 +180,7 @@ def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: 
     with_nodes(home, ",hospital-2")
     roles.run_server(home, said.append, times(1))
     assert json.loads(memory.read_text())["gone"] == ["1"]
-    assert [(node.node, node.client, node.name) for node in read_registry(home).values()] == [(2, 1, "hospital-2")]
+    assert [(node.node, node.client, node.name) for node in read_registry(home).values()] == [("2", 1, "hospital-2")]
     with_nodes(home, "hospital-1,hospital-2")
     with pytest.raises(FedBMError, match="the key of hospital-1 was removed before"):
         roles.run_server(home, said.append, times(1))
@@ -197,7 +197,7 @@ def test_whose_key_has_which_node_id_is_found_again_when_the_list_is_lost(study:
     roles.run_server(home, lambda words: None, times(1))
     first = read_registry(home)
     assert [(node.node, node.client, node.name) for node in first.values()] == [
-        *((1, 0, "hospital-1"), (2, 1, "hospital-2"))
+        *(("1", 0, "hospital-1"), ("2", 1, "hospital-2"))
     ]
     assert [node.key for node in first.values()] == [
         fingerprint((study / name / "node.pub").read_text()) for name in ("hospital-1", "hospital-2")

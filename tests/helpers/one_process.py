@@ -185,7 +185,7 @@ def deploy(
         )  # fmt: skip
     given = {"nodes": len(nodes), "deadline_s": 0.2, "min_updates": 1, "evaluate": "server", **(options or {})}
     registered = [
-        Registered(number, node.config["client"], node.config["name"], f"SHA256:{node.config['client']}")
+        Registered(node.config["client"], node.config["name"], str(number), f"SHA256:{node.config['client']}")
         for number, node in nodes.items()
     ]
     return Deployed(plan, folder, FakeGrid(nodes), given, registered)

@@ -26,7 +26,7 @@ from fedbm.engine.round_record import Evaluation
 from fedbm.errors import FedBMError
 from fedbm.methods.base import State, size_of
 from fedbm.utils.io import atomic_write
-from fedbm.utils.typed_json import decode
+from fedbm.utils.json_records import decode
 
 FORMAT = 1
 CHECKSUM_KEY = "crc32"  # key in a file's metadata

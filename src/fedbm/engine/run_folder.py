@@ -22,7 +22,7 @@ from typing import Any
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.utils.io import atomic_write, cannot_write, lock_file
-from fedbm.utils.typed_json import decode
+from fedbm.utils.json_records import decode
 
 FORMAT = 1
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
-from fedbm.experiments.trials import DONE, Trial
+from fedbm.experiments.trials import DONE, PlannedTrial
 from fedbm.runs.run_record import read_record
 from fedbm.runs.run_view import RunView, read_run
 from fedbm.utils.text import format_seconds
@@ -34,7 +34,9 @@ class Estimate(NamedTuple):
         return f"{line}, about {format_seconds(self.seconds)} on this device{some}"
 
 
-def estimate_remaining(states: Sequence[Trial], out: Path, records: Path, device: str, parallel: int) -> Estimate:
+def estimate_remaining(
+    states: Sequence[PlannedTrial], out: Path, records: Path, device: str, parallel: int
+) -> Estimate:
     """Estimate how long the remaining runs take.
 
     The time is rounds × seconds per round ÷ runs in parallel. Seconds per round are the median over finished runs and

@@ -16,11 +16,12 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.estimate import Estimate, estimate_remaining
-from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, with_results
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
-from fedbm.experiments.trials import DONE, Trial, check_only, find_state, finished_run, locate, trials
+from fedbm.experiments.trials import DONE, PlannedTrial, check_only, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
+from fedbm.runs.failure import Failure
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
@@ -34,17 +35,17 @@ from fedbm.utils.text import make_html
 class ExperimentPlan:
     """Experiments with the folder of every run, and the runs that were chosen among them."""
 
-    experiments: tuple[tuple[Experiment, tuple[Trial, ...]], ...]
-    chosen: tuple[Trial, ...]
+    experiments: tuple[tuple[Experiment, tuple[PlannedTrial, ...]], ...]
+    chosen: tuple[PlannedTrial, ...]
     config: Config  # where and how to compute
     records: Path
 
-    def states(self) -> list[Trial]:
+    def states(self) -> list[PlannedTrial]:
         """Return the present state of every chosen run, once for cells that share a run."""
         found = self._states(self.chosen)
         return list({s.folder or repr(s.config): s for s in found}.values())
 
-    def _states(self, places: Iterable[Trial]) -> list[Trial]:
+    def _states(self, places: Iterable[PlannedTrial]) -> list[PlannedTrial]:
         return [find_state(place, self.records) for place in places]
 
     def estimate(self) -> Estimate:
@@ -82,7 +83,7 @@ class ExperimentPlan:
 
     def refusals(self) -> list[str]:
         """Return a sentence for each experiment with a record that would lose finished runs."""
-        found = (would_drop(unread_outcome(e, self._states(places)), self.records) for e, places in self.experiments)
+        found = (would_drop(with_results(e, self._states(places)), self.records) for e, places in self.experiments)
         return [sentence for sentence in found if sentence]
 
     def check(self) -> None:
@@ -216,7 +217,7 @@ def reproduce(
     chosen = None if seeds is None else list_seeds(seeds)
     plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records))
 
-    def report(job: BatchRun, news: Event | str) -> None:
+    def report(job: BatchRun, news: Event | Failure) -> None:
         if on_event is not None and isinstance(news, Event):
             on_event(job.title, news)
 
@@ -283,7 +284,7 @@ def run_experiments(plan: ExperimentPlan, on_news: OnNews, budget: Budget) -> Ba
     make_folder(plan.records)
     ending: list[Path] = []  # folders of runs whose last round is done
 
-    def record_and_report(job: BatchRun, news: Event | str) -> None:
+    def record_and_report(job: BatchRun, news: Event | Failure) -> None:
         for folder in [folder for folder in ending if (folder / "summary.json").exists()]:
             ending.remove(folder)
             with suppress(FedBMError):  # at the end, all records are written again, and an error is reported

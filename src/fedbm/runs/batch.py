@@ -15,7 +15,7 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.custom_method import for_processes
-from fedbm.runs.failure import clear_failure, keep_failure
+from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.run_config import Config
 from fedbm.runs.run_view import check_resumable
@@ -100,7 +100,7 @@ class BatchResult:
     stopped: str = ""  # why other runs are not finished; "" if they all are
 
 
-OnNews = Callable[[BatchRun, Event | str], None]  # called with each event of a run, or why the run failed
+OnNews = Callable[[BatchRun, Event | Failure], None]  # called with each event of a run, or why the run failed
 
 
 def plan_jobs(
@@ -140,25 +140,24 @@ def run_batch(
 ) -> BatchResult:
     """Run every job that is not finished. A run that fails does not stop the others.
 
-    The reason of a failure is written to the run's folder, and removed when the run continues.
+    The reason of a failure is written to the run's folder, and removed when the run resumes.
     """
     pending = [job for job in jobs if not job.is_finished]
     budget = budget or Budget(None)
     failures: list[str] = []
     with closing(_events(pending, budget)) as events:  # closing it stops the runs
         for job, news in events:
-            if isinstance(news, str):
+            if isinstance(news, Failure):
                 keep_failure(job.folder, news)
-                failures.append(f"{job.title}: {news}")
+                failures.append(f"{job.title}: {news.reason}")
             elif news.record is not None:
-                clear_failure(job.folder)
                 budget.add_round(job.folder, news.record.seconds["total"])
             on_news(job, news)
     is_complete = len(failures) == sum(not job.is_finished for job in pending)
     return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
 
 
-def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | str], None, None]:
+def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | Failure], None, None]:
     """Yield the events of the jobs in parallel processes, then of the jobs that only this process can compute."""
     in_processes = [job for job in jobs if job.plan is None]
     if in_processes:
@@ -183,4 +182,4 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
                         if is_between_rounds and budget.is_last_round(job.folder):
                             return  # closing it writes a checkpoint
             except FedBMError as error:
-                yield job, str(error)
+                yield job, Failure.of(error)

@@ -18,6 +18,7 @@ from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, Budget, plan_jobs, run_batch
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
 from fedbm.runs.custom_method import resolve_method, with_method
+from fedbm.runs.failure import Failure
 from fedbm.runs.progress_display import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.run_config import (
     Config,
@@ -147,7 +148,7 @@ def compare(
     budget, notifiers, failures = Budget(None), dict[Path, Notifier](), list[FedBMError]()
     with show_batch(console, jobs) as show:
 
-        def report(job: BatchRun, news: Event | str) -> None:
+        def report(job: BatchRun, news: Event | Failure) -> None:
             show(job, news)
             if not isinstance(news, Event):
                 return

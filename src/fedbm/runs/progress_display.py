@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
+from fedbm.runs.failure import Failure
 from fedbm.utils.text import format_seconds
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def show_run(console: Console, title: str, rounds: int) -> Iterator[ShowEvent]:
 
 
 @contextmanager
-def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[[BatchRun, Event | str], None]]:
+def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[[BatchRun, Event | Failure], None]]:
     """Yield a function to call with each event of several runs, or with the reason why a run failed."""
     pending = [job for job in jobs if not job.is_finished]
     estimate, show_estimate = BatchEstimate(pending), replace_line(console)
@@ -78,9 +79,9 @@ def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[
             run = (job.title, job.config.train.rounds)
             shows[job.folder] = RunLog(console, *run) if bars is None else RunBar(bars, *run)
 
-        def show(job: BatchRun, news: Event | str) -> None:
-            if isinstance(news, str):
-                console.print(f"failed: {job.title}: {news}")
+        def show(job: BatchRun, news: Event | Failure) -> None:
+            if isinstance(news, Failure):
+                console.print(f"failed: {job.title}: {news.reason}")
             else:
                 shows[job.folder](news)
             if sentence := estimate.update(job, news):
@@ -101,7 +102,7 @@ class BatchEstimate:
         self._active: set[Path] = set()
         self._parallel = 1  # the most runs at the same time so far
 
-    def update(self, job: BatchRun, news: Event | str) -> str:
+    def update(self, job: BatchRun, news: Event | Failure) -> str:
         """Add news of a run. Return a sentence after the first round of a method and after each run, otherwise ""."""
         self._active.add(job.folder)
         self._parallel = max(self._parallel, len(self._active))

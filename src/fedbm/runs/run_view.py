@@ -19,13 +19,20 @@ from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
-from fedbm.runs.run_file_types import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
+from fedbm.runs.run_file_types import (
+    CONFIG_FILE,
+    FEDERATION_FILE,
+    Details,
+    Environment,
+    Features,
+    PartitionRecord,
+    ScoredRound,
+    Summary,
+)
 from fedbm.utils.io import parse_toml, read_object, read_text
-from fedbm.utils.schema import Lengths, check, keys, whole
+from fedbm.utils.json_records import Lengths, decode
 from fedbm.utils.text import make_html
-from fedbm.utils.typed_json import decode
 
-FEDERATION = keys({"options": keys({"nodes": whole(1)})})  # what is read of federation.json
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
 REWRITE = ". Remove the file; the command that made the run writes it again."  # from the last checkpoint
 
@@ -215,18 +222,17 @@ def read_run(run: RunView | str | Path) -> RunView:
         raise FedBMError(f"{path} is not a run, because {why}: {hint}")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
-    check(config, CONFIG, path / "config.toml")
+    decode(CONFIG_FILE, config, path / "config.toml")
     lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
     summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
     facts = facts_of(summary) if summary else _facts_of_unfinished(path, config, partition)
-    environment = _read_file(path / "environment.json")
-    if environment is not None:
-        check(environment, ENVIRONMENT, path / "environment.json")
+    environment = _decode_file(Environment, path / "environment.json")  # type: ignore[type-abstract]
     digest = (environment or {}).get("settings")
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     if summary is not None:
         _check_complete(path / "rounds.jsonl", rounds, summary.rounds)
+    failure = failure_of(path)
     tests = {record.round: record.test for record in rounds}
     averaged = {record.round: record.averaged.test for record in rounds if record.averaged}
     return RunView(
@@ -244,7 +250,7 @@ def read_run(run: RunView | str | Path) -> RunView:
         generated=generated if generated.is_file() else None,
         round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         edited=digest is not None and digest != settings_digest(config),
-        failure=failure_of(path) if summary is None else "",
+        failure=failure.reason if failure and summary is None else "",
         features=_decode_file(Features, path / "features.json", lengths),
         last_quarter=last_quarter_scores(tests, summary.rounds) if summary else None,
         averaged_last_quarter=last_quarter_scores(averaged, summary.rounds) if summary else None,
@@ -302,8 +308,7 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         beta = partition.settings.get("beta")
         facts |= {"partition": partition.kind, "beta": beta, "clients": len(partition.counts)}
         facts |= {"data": partition.of.data} if partition.of else {}
-    elif (federation := _read_file(path / "federation.json")) is not None:
-        check(federation, FEDERATION, path / "federation.json")
+    elif (federation := _decode_file(FEDERATION_FILE, path / "federation.json")) is not None:
         facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
     return {**facts, "label": _label(config, facts["data"], partition)}
 
@@ -322,13 +327,6 @@ def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | No
         return name
 
 
-def _decode_file(kind: type[T], path: Path, lengths: Lengths, remedy: str = "") -> T | None:
-    value = _read_file(path, remedy)
-    return None if value is None else decode(kind, value, path, remedy, lengths)
-
-
-def _read_file(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
+def _decode_file(kind: type[T], path: Path, lengths: Lengths | None = None, remedy: str = "") -> T | None:
     """Return what a JSON file contains, or None if there is no such file."""
-    if not path.is_file():
-        return None
-    return read_object(path, FORMAT, remedy)
+    return decode(kind, read_object(path, FORMAT, remedy), path, remedy, lengths) if path.is_file() else None

@@ -42,6 +42,7 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
 from fedbm.runs.custom_method import check_name, resolve_method, with_method
+from fedbm.runs.failure import clear_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_run
 from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
@@ -289,8 +290,8 @@ def start_or_resume(
 ) -> RunState:
     """Return the state of the run's last checkpoint, or its initial state. The caller has locked the folder.
 
-    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed. If there is no checkpoint,
-    *describe* is called to write the files that describe the run.
+    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed, as well as failed.json. If
+    there is no checkpoint, *describe* is called to write the files that describe the run.
     """
     model = config.method.model(task)
     check_batch_norms(config.method, model, config.train)
@@ -304,6 +305,7 @@ def start_or_resume(
     state, optimizer = restore_optimizer(state, config.train)
     server, average = restore_average(state, config.train.server_average)
     folder.cut_after(progress.round)
+    clear_failure(folder.path)
     remove_stale_files(folder.path, progress)
     return RunState(model, server, average, optimizer, progress)
 

@@ -16,7 +16,7 @@ import http.client
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
@@ -25,28 +25,29 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import LINK, call_flwr, connect
 from fedbm.federation.deploy.settings_files import ServerSettings
 from fedbm.utils.io import read_json, write_json
-from fedbm.utils.schema import TEXT, check, each, keys, whole
+from fedbm.utils.json_records import Index, Keys, Range, decode
 
 FORMAT = 1
 FILE = "registered.json"
 FINGERPRINT_LENGTH = 16  # characters of the SHA-256 in base64, 96 bits
 TIMEOUT_S = 30.0
-_NODE = keys({"node": TEXT, "client": whole(0), "name": TEXT, "key": TEXT})
-_REGISTRY = keys({"format": whole(FORMAT, FORMAT), "nodes": each(_NODE)})
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A node that the server's operator has registered."""
+    """A node that the server's operator has registered, as in registered.json."""
 
-    node: int  # Flower's node id
-    client: int
+    client: Index
     name: str
+    node: str  # Flower's node id, as text because it has 64 bits
     key: str  # fingerprint of its public key
 
     def identify(self) -> dict[str, Any]:
-        """Return the fields that identify this node in an audit line. The 64-bit id is text in JSON."""
-        return {"client": self.client, "name": self.name, "node": str(self.node), "key": self.key}
+        """Return the fields that identify this node in an audit line."""
+        return dict(vars(self))
+
+
+_REGISTRY: Any = Keys({"format": Annotated[int, Range(FORMAT, FORMAT)], "nodes": tuple[Registered, ...]})
 
 
 def fingerprint(public_key: str) -> str:
@@ -81,7 +82,7 @@ def register(folder: Path, server: ServerSettings) -> None:
                 f"the key of {name} was removed before, and Flower never accepts such a key again; "
                 f"'fedbm federation rekey DIR {name}' makes a new one"
             )
-        nodes.append(Registered(node, client, name, fingerprint(key)))
+        nodes.append(Registered(client, name, str(node), fingerprint(key)))
     write_registry(folder, nodes)
 
 
@@ -126,9 +127,7 @@ def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
 def read_registry(folder: Path) -> Mapping[int, Registered]:
     """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
     path, remedy = folder / FILE, "; restart the server to write it again"
-    values = read_json(path, remedy)
-    check(values, _REGISTRY, path, remedy)
-    if wrong := [node["name"] for node in values["nodes"] if not node["node"].isdecimal()]:
+    nodes: tuple[Registered, ...] = decode(_REGISTRY, read_json(path, remedy), path, remedy)["nodes"]
+    if wrong := [node.name for node in nodes if not node.node.isdecimal()]:
         raise FedBMError(f"{path}: the node id of {wrong[0]} is not a number{remedy}")
-    nodes = [Registered(int(n["node"]), n["client"], n["name"], n["key"]) for n in values["nodes"]]
-    return {node.node: node for node in nodes}
+    return {int(node.node): node for node in nodes}

@@ -16,30 +16,29 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.protocol.messages import Refusal, Terms, printable
 from fedbm.utils.io import read_json, write_json, write_text
-from fedbm.utils.schema import TEXT, check, each, keys, number, or_null, whole
+from fedbm.utils.json_records import Keys, Length, NonNegative, Positive, decode
 
 FORMAT = 1
 MAX_WAITING = 100  # requests without an approval on the disk: a bound for what a server can fill
 MAX_CLASSES = 20  # that a person is shown
 DIGEST_LENGTH = 12  # characters of a digest that a person is shown
 
-_REQUEST = keys(
+_REQUEST: Any = Keys(
     {
-        "run": TEXT,
-        "method": TEXT,
-        **{key: whole(1) for key in ("rounds", "epochs", "batch", "size", "class_count")},
-        "lr": number(0),
-        "classes": each(TEXT, least=1),
-        "leaves": each(TEXT, least=1),
-        "noise": or_null(number(0)),
-    }
+        **dict.fromkeys(("rounds", "epochs", "batch", "size", "class_count"), Positive),
+        **dict.fromkeys(("classes", "leaves"), Annotated[tuple[str, ...], Length(least=1)]),
+    },
+    run=str,
+    method=str,
+    lr=NonNegative,
+    noise=NonNegative | None,
 )
 
 
@@ -97,7 +96,7 @@ def list_requests(state: Path) -> list[tuple[dict[str, Any], bool]]:
     found = []
     for path in sorted(_request_files(state), key=lambda path: path.stat().st_mtime):
         request = read_json(path)
-        check(request, _REQUEST, path, "; remove the file, and the run asks again")
+        decode(_REQUEST, request, path, "; remove the file, and the run asks again")
         found.append(({**request, "terms": path.stem}, _approved(state, path.stem).exists()))
     return found
 
