@@ -68,7 +68,7 @@ def shown_range(options: type, name: str) -> str:
     field = next(f for f in dataclasses.fields(options) if f.name == name)
     above, least, most, below = (field.metadata[bound] for bound in ("above", "least", "most", "below"))
     if least is not None and most is not None:
-        return f"{least:g} to {most:g}"
+        return f"{least:g} to {most:.12g}"
     bounds = ((">", above), ("≥", least), ("≤", most), ("<", below))
     return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 

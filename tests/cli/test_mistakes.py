@@ -164,13 +164,13 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ),
         (
             "compare --seeds 0",
-            "--seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0",
+            "--seeds must be a count from 1 to 99, a range such as 3-12 or a list of up to 99 different seeds",
         ),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no file absent.toml"),
         ("compare digits", "there is no configuration file digits. If it is a data set, use --data digits."),
-        ("demo --seeds two", 'a range such as 3-12 or a list such as 0,1,5, not "two"'),
-        ("demo --seeds ²", 'a range such as 3-12 or a list such as 0,1,5, not "²"'),
+        ("demo --seeds two", 'such as 0,1,5, each at most 4294967295, not "two"'),
+        ("demo --seeds ²", 'such as 0,1,5, each at most 4294967295, not "²"'),
         ("demo --rounds 0", "rounds must be at least 1, not 0"),
     ],
 )

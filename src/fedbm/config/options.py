@@ -23,6 +23,8 @@ from fedbm.utils.text import format_value
 
 TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
+MAX_SEED = 2**32 - 1
+
 BOUNDS = {
     "above": (operator.gt, "above"),
     "least": (operator.ge, "at least"),
@@ -77,7 +79,7 @@ def check(section: type, key: str, value: Any) -> Any:
     for name, (is_within, words) in BOUNDS.items():
         bound = bounds[name]
         if bound is not None and isinstance(checked, int | float) and not is_within(checked, bound):
-            raise FedBMError(f"{key} must be {words} {bound:g}{whose}, not {checked:g}")
+            raise FedBMError(f"{key} must be {words} {bound:.12g}{whose}, not {checked:.12g}")
     return checked
 
 
@@ -355,6 +357,7 @@ class TrainOptions:
         0,
         "seed of everything random: partition, choice of prompts, selection of clients, initial weights, batches",
         least=0,
+        most=MAX_SEED,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedbm.config.options import MAX_SEED
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError, join_words, prefix_errors
 from fedbm.experiments.spec import (
@@ -28,7 +29,6 @@ from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import is_divergence
 from fedbm.runs.run_record import SCORES, read_checked_record
 from fedbm.runs.run_view import RunView, read_run
-from fedbm.runs.seed_list import MAX_SEED
 from fedbm.utils.io import read_json, read_object
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 

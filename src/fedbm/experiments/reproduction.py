@@ -25,7 +25,7 @@ from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
 from fedbm.runs.scheduler import find_pool
-from fedbm.runs.seed_list import list_seeds
+from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.io import make_folder
 from fedbm.utils.text import make_html
 
@@ -213,7 +213,7 @@ def reproduce(
         experiments = find_experiments([name] if isinstance(name, str) else name)
     limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
-    chosen = None if seeds is None else list_seeds(seeds)
+    chosen = None if seeds is None else parse_seeds(seeds)
     plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records))
 
     def report(job: BatchRun, news: Event | str) -> None:

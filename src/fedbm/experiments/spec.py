@@ -161,7 +161,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         shared, axes = values.get("all", {}), dict(values.get("axes", {}))
         _check_settings(shared, axes)
         rows = _rows(values, axes.pop("method", []))
-        seeds = parse_seeds(values["seeds"], "seeds") if values.get("seeds") else DEFAULT
+        seeds = parse_seeds(values["seeds"]) if values.get("seeds") else DEFAULT
         experiment = Experiment(
             name=name,
             title=values.get("title") or name,

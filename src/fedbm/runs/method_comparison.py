@@ -30,7 +30,7 @@ from fedbm.runs.run_config import (
 )
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
 from fedbm.runs.runner import check_engine, check_method_object, use_data
-from fedbm.runs.seed_list import list_seeds
+from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.text import make_html
 
 CAPTION = "Test scores in %, mean ± std over seeds"
@@ -138,7 +138,7 @@ def compare(
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
     dataset = use_data(data, settings, partition=False, body=False)
     chosen = list_methods(methods) if isinstance(methods, str) else list(methods)
-    configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
+    configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], parse_seeds(seeds))
     check_callbacks(callbacks)
     console = progress_console(progress)
     with show_decoding(console) as decoding:

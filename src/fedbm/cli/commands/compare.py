@@ -3,7 +3,7 @@
 examples:
   fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
   fedbm compare shared.toml --methods all                     a file without [method] and seed
-  fedbm compare --methods fedprox,fedbm --fedprox-mu 0.1      an option of one method
+  fedbm compare --methods fedprox,fedbm --mu 0.1              an option of FedProx; FedBM has no mu
   fedbm compare --methods all,moon.py:Moon                    with a method of your own
 Finished runs are not computed again. After an interruption, the same command continues.
 """
@@ -76,7 +76,7 @@ def read_grid(args: argparse.Namespace) -> list[Config]:
         raise FedBMError(f"{args.file} sets a seed. Remove that line and use --seeds.")
     if "method" in base:
         raise FedBMError(f"{args.file} has a [method] section. Remove it and use --methods and flags.")
-    return make_grid(base, args.settings, list_methods(args.methods), betas, parse_seeds(args.seeds))
+    return make_grid(base, args.settings, list_methods(args.methods), betas, parse_seeds(args.seeds, "--seeds"))
 
 
 def run_jobs(jobs: Sequence[BatchRun], console: Console) -> BatchResult:

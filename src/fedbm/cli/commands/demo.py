@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.runs.run_view import read_run
     from fedbm.runs.seed_list import parse_seeds
 
-    configs = make_grid({}, {**SETTINGS, **args.settings}, METHODS, [None], parse_seeds(args.seeds))
+    configs = make_grid({}, {**SETTINGS, **args.settings}, METHODS, [None], parse_seeds(args.seeds, "--seeds"))
     first = make_plan(configs[0])
     console.print(INTRODUCTION)
     for part in describe_partition(first.partition, first.dataset):

@@ -76,7 +76,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
         raise FedBMError("--json prints a plan. Add --plan, or remove --json to run the experiments.")
     budget = Budget(parse_duration(args.budget) if args.budget else None)
     engine = reproduction.engine_settings(args.settings, args.folder)
-    seeds = parse_seeds(args.seeds) if args.seeds else None
+    seeds = parse_seeds(args.seeds, "--seeds") if args.seeds else None
     with show_decoding(console) as progress:
         plan = reproduction.plan_experiments(experiments, seeds, engine, args.only, Path(args.records), progress)
     for note in plan.notes():

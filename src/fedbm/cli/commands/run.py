@@ -6,7 +6,6 @@ examples:
   fedbm run experiment.toml --seed 1                          flags override the file
   fedbm run --method moon.py:Moon                             a method of your own: file and class
 Run the same command again to continue an interrupted run, or to show a finished one.
-If two methods have an option of the same name, --METHOD-OPTION sets one of them, such as --fedprox-mu.
 """
 
 from __future__ import annotations
