@@ -231,7 +231,7 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("[axes]\nmu = [0.1, 1]\nmethod = ['fedavg']", "g: --mu is an option of fedprox, but not of fedavg"),
         ("lead = 'b'\n[[rows]]\nname = 'a'", 'g: "b" is not a row of the experiment; choose a'),
         ("title = ", "g is not valid TOML"),
-        ("seeds = '5-3'", 'g: seeds: the range "5-3" ends before it starts'),
+        ("seeds = '5-3'", "g: seeds must be a count from 1 to 99, a range"),
         ("order = 'seeds'", 'g: order must be "cell" or "seed", not "seeds"'),
         ("endpoint = 'last'", 'g: endpoint must be "chosen" or "averaged last", not "last"'),
         ("contrasts = [['a']]", "g: contrasts[0] must have 2 entries, not 1"),

@@ -56,7 +56,7 @@ def seconds_per_round(runs: Iterator[RunView], device: str) -> dict[tuple[str, s
     found: dict[tuple[str, str], dict[str, float]] = {}
     for run in runs:
         if run.summary is not None and (run.environment or {}).get("device") == device:
-            found.setdefault((run.data, run.method), {})[run.id] = run.summary.seconds / run.planned
+            found.setdefault((run.data, run.method), {})[run.id] = run.summary.seconds / run.summary.rounds
     return {key: median(by_id.values()) for key, by_id in found.items()}
 
 

@@ -29,13 +29,8 @@ def parse_seeds(seeds: int | str | Iterable[int], where: str = "seeds") -> tuple
     parts = [re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", word) for word in words]
     ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
     named = list(chain(*ranges)) if sum(map(len, ranges)) <= MAX_SEEDS else []
-    if (
-        not is_list
-        or None in parts
-        or not all(ranges)
-        or not 0 < len(named) == len(set(named))
-        or max(named) > MAX_SEED
-    ):
+    is_valid = is_list and None not in parts and all(ranges) and 0 < len(named) == len(set(named))
+    if not is_valid or max(named) > MAX_SEED:
         raise FedBMError(
             f"{where} must be a count from 1 to {MAX_SEEDS}, a range such as 3-12 or a list of up to {MAX_SEEDS} "
             f'different seeds such as 0,1,5, each at most {MAX_SEED}, not "{text}"'

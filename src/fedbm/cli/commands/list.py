@@ -81,6 +81,7 @@ def format_run(run: RunView) -> dict[str, str]:
     best = run.summary.best if run.summary else None
     marks = "edited " * run.edited + "failed " * bool(run.failure)  # lines below the table explain them
     end = " no result" if len(run.rounds) == run.planned and not run.finished else ""  # stopped before the summary
+    end = " ended early" if run.final_round < run.planned else end
     kind = "" if run.partition == "dirichlet" else run.partition
     started = "–"
     with suppress(ValueError, OverflowError):
