@@ -17,7 +17,6 @@ from calling import Command, flags, one_sentence
 from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
-from fedbm.cli.commands.run import note_on_time
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
@@ -30,28 +29,6 @@ from fedbm.runs.plan import make_plan
 from fedbm.runs.progress_display import show_run
 from fedbm.runs.run_config import Config, keys, make_config, read_sections
 from fedbm.runs.run_view import read_run
-
-
-@pytest.mark.parametrize(
-    ("number", "total", "noted"), [(2, 20.0, True), (1, 20.0, False), (3, 20.0, False), (2, 1.0, False)]
-)
-def test_a_long_run_is_announced_early(number: int, total: float, noted: bool) -> None:
-    record = RoundRecord(
-        round=number,
-        loss={},
-        dropped=(),
-        generator=None,
-        val=None,
-        test=None,
-        personal=None,
-        bytes=Traffic(),
-        seconds={"total": total},
-    )
-    config = make_config({"train": {"rounds": 50}, "engine": {"device": "cpu"}})
-    note = note_on_time(Event(number, "done", record=record), config)
-    assert note.startswith("note: 50 rounds take about 16 min 40 s on this machine. ") == noted
-    assert bool(note) == noted
-    assert not note_on_time(Event(number, "done", record=record, last=True), config)
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_sweep_is_planned_played_and_recorded(
     assert main(words(file, tmp_path, "--plan")) == 0
     said = capsys.readouterr().out
     assert "3 runs: 3 not run\n" in said
-    assert "\n3 runs remain\n" in said
+    assert "\nremaining: 3 runs, 9 rounds\n" in said
     assert not (tmp_path / "runs").exists()
     assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
     said = capsys.readouterr().out

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.config.options import BY_BETA
+from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.device import find_device
-from fedbm.engine.environment import device_name
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.contrasts import hide_withheld
-from fedbm.experiments.estimate import Estimate, estimate_remaining
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
@@ -24,7 +23,6 @@ from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_durati
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
-from fedbm.runs.scheduler import find_pool
 from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.io import make_folder
 from fedbm.utils.text import make_html
@@ -47,15 +45,14 @@ class ExperimentPlan:
     def _states(self, places: Iterable[Trial]) -> list[Trial]:
         return [find_state(place, self.records) for place in places]
 
-    def estimate(self) -> Estimate:
-        """Return how many runs remain, and how long they take."""
-        device = device_name(find_device(self.config.engine.device))
-        parallel = sum(runs for runs, _ in find_pool(self.config).places)
-        out = Path(self.config.engine.out).expanduser()
-        return estimate_remaining(self.states(), out, self.records, device, parallel)
+    def remaining_rounds(self) -> list[int]:
+        """Return the remaining rounds of every chosen run that is not done and can be computed here."""
+        runs = [(s.folder, s.config.train.rounds) for s in self.states() if s.state not in DONE]
+        return [rounds - rounds_behind(folder) for folder, rounds in runs if folder is not None]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON data: every chosen run with its state, and the time that the rest takes."""
+        """Return the plan as JSON data: every chosen run with its state, and the runs and rounds that remain."""
+        rounds = self.remaining_rounds()
         return {
             "runs": [
                 {
@@ -69,7 +66,8 @@ class ExperimentPlan:
                 }
                 for s in self.states()
             ],
-            **self.estimate()._asdict(),
+            "remaining": len(rounds),
+            "rounds": sum(rounds),
             "notes": self.notes(),
             "refusals": self.refusals(),
         }

@@ -2,7 +2,7 @@
 
 examples:
   fedbm reproduce                                             list the experiments
-  fedbm reproduce comparison-ham10000 --data-dir DIR --plan   what would run, and how long it would take
+  fedbm reproduce comparison-ham10000 --data-dir DIR --plan   what would run, and how many rounds remain
   fedbm reproduce comparison-ham10000 --data-dir DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
   fedbm reproduce modules generator-terms --data-dir DIR --only beta=0.05
 Run the same command again to continue after the budget ended. Finished runs are not computed again.
@@ -43,9 +43,7 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="WHAT", help=text)
     text = "where to write records; runs with a record there are not computed again (default results)"
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
-    parser.add_argument(
-        "--plan", action="store_true", help="print which runs remain and how long they take; start none"
-    )
+    parser.add_argument("--plan", action="store_true", help="print which runs and how many rounds remain; start none")
     add_json(parser, "with --plan, print the plan as a JSON document; docs/scripting.md lists its keys")
     add_settings(parser, section_flags("engine", without=["data_dir"]))
 
@@ -109,7 +107,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
 
 
 def print_states(plan: ExperimentPlan, console: Console) -> None:
-    """Print how many runs are in which state, how long the rest takes, and why runs are missing."""
+    """Print how many runs are in which state, how many rounds remain, and why runs are missing."""
     from fedbm.cli.console_tables import describe_reasons
     from fedbm.experiments.trials import DONE
     from fedbm.utils.text import format_count
@@ -123,8 +121,8 @@ def print_states(plan: ExperimentPlan, console: Console) -> None:
         console.print(
             f"Runs on record in {plan.records} are not computed again. To compute them, set another --records folder."
         )
-    if line := str(plan.estimate()):
-        console.print(line)
+    if rounds := plan.remaining_rounds():
+        console.print(f"remaining: {format_count(len(rounds), 'run')}, {format_count(sum(rounds), 'round')}")
     for line in describe_reasons((s.state, s.words, s.why) for s in found if s.why):
         console.print(line)
 

@@ -11,19 +11,13 @@ Run the same command again to continue an interrupted run, or to show a finished
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, check_applies, read_config
 from fedbm.cli.parser import Parser
 
-if TYPE_CHECKING:
-    from fedbm.engine.round_loop import Event
-    from fedbm.runs.run_config import Config
-
 MAX_CLIENTS_SHOWN = 50
-LONG_SECONDS = 300  # a run on a CPU that takes longer gets a note on how to make it shorter
 MAX_ADVICE = 2  # a report has the rest
 
 
@@ -59,26 +53,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         with show_run(console, plan.config.method.name, plan.config.train.rounds) as show:
             for event in run(plan):
                 show(event)
-                if note := note_on_time(event, plan.config):
-                    console.print(note)
     finished = read_run(path)
     console.print(result_table([finished]))
     for advice in advise(finished)[:MAX_ADVICE]:
         console.print(f"advice: {advice.sentence}")
-
-
-def note_on_time(event: Event, config: Config) -> str:
-    """Return how long a long run on a CPU will take, and how to shorten it, after round 2; otherwise ""."""
-    from fedbm.engine.device import find_device
-    from fedbm.utils.text import format_seconds
-
-    # round 1 is slower: processes start and memory is allocated
-    if event.record is None or event.round != 2 or event.last:
-        return ""
-    seconds = event.record.seconds["total"] * config.train.rounds
-    if seconds < LONG_SECONDS or find_device(config.engine.device).type != "cpu":
-        return ""
-    return (
-        f"note: {config.train.rounds} rounds take about {format_seconds(seconds)} on this machine. For a first look, "
-        "stop with Ctrl-C, and use a smaller --size or --width, or fewer --rounds."
-    )
