@@ -305,7 +305,17 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
 COMPUTING = (plan, batch, runner, feature_map, trials, agreement, play)  # what begins to, or names it
 words = st.lists(
     st.sampled_from(
-        [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]
+        [
+            *COMMANDS,
+            *DATA_TASKS,
+            *(key.switch for key in keys()),
+            "--save",
+            "--to",
+            "--help",
+            "--",
+            "-x",
+            "digits",
+        ]
     )
     | st.sampled_from(["digits", "0", "1", "-1", "0.5", "yes", "cpu", "fedavg", "fedbm", "dirichlet", "="])
     | st.text(max_size=6),

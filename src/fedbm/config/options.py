@@ -232,10 +232,13 @@ class DataOptions:
 _DATA_KEYS = [field.name for field in dataclasses.fields(DataOptions)]
 PARTITION_KEYS = tuple(_DATA_KEYS[_DATA_KEYS.index("partition") :])  # the others describe the images
 BY_BETA = ("dirichlet", "balanced", "quantity")  # the partitions that depend on β
+NEVER_IGNORED = ("partition_file", "partition_column", "held_out", "held_out_values")  # refused in a file, too
 OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
     "beta": ("partition", BY_BETA),
     "classes_per_client": ("partition", ("classes",)),
     "shards_per_client": ("partition", ("shards",)),
+    "partition_file": ("partition", ("file",)),
+    "partition_column": ("partition", ("column",)),
     "held_out": ("partition", (*BY_BETA, "iid", "classes", "shards")),
     "held_out_values": ("partition", ("column",)),
     "shift_strength": ("feature_shift", ("brightness", "contrast", "blur", "noise")),

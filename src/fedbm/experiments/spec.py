@@ -179,7 +179,8 @@ def parse(text: str, name: str, where: str) -> Experiment:
         )
         contrasts = experiment.analysis.contrasts if experiment.analysis else ()
         check_references(experiment.lead, contrasts, list(rows), experiment.figure, experiment.search, experiment.axes)
-        check_method_options((*shared, *experiment.axes), sorted({settings["method"] for settings in rows.values()}))
+        methods = sorted({settings["method"] for settings in rows.values()})
+        check_method_options({flag: flag for flag in (*shared, *experiment.axes)}, methods)
         return experiment
 
 

@@ -6,11 +6,12 @@ compare("digits", ["fedavg", "fedbm"], betas=[0.05, 0.1], seeds=3, rounds=20) �
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedbm.config.keys import section_keys
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
@@ -21,6 +22,7 @@ from fedbm.runs.custom_method import resolve_method, with_method
 from fedbm.runs.progress_display import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.run_config import (
     Config,
+    check_effects,
     check_method_options,
     find_method,
     make_config,
@@ -138,7 +140,9 @@ def compare(
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
     dataset = use_data(data, settings, partition=False, body=False)
     chosen = list_methods(methods) if isinstance(methods, str) else list(methods)
-    configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], parse_seeds(seeds))
+    values, word = ([beta], "beta") if betas is None else (list(betas), "betas")
+    arguments = {flag: flag for flag in settings} | ({} if values == [None] else {"beta": word})
+    configs = make_grid({}, settings, chosen, values, parse_seeds(seeds), arguments)
     check_callbacks(callbacks)
     console = progress_console(progress)
     with show_decoding(console) as decoding:
@@ -178,29 +182,37 @@ def make_grid(
     methods: Sequence[str | Method],
     betas: Sequence[Any],
     seeds: Sequence[int],
+    arguments: Mapping[str, str] | None = None,
 ) -> list[Config]:
     """Return a configuration for every β, seed and method. None in *betas* keeps the configured β.
 
     *settings* are values by flag. They win over *base*, the values of a configuration file. A method takes only the
-    options it has.
+    options it has. *arguments* are the flags that must have an effect and how the caller writes them; by default,
+    those of *settings*.
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
+    if arguments is None:
+        arguments = {flag: flag for flag in settings}
     methods = [resolve_method(method) for method in methods]
     names = [find_method(method).name for method in methods if isinstance(method, str)]
-    check_method_options(settings, names)
+    check_method_options(arguments, names)
     for method in methods:
         if not isinstance(method, str):
             check_method_object(method, {})
-    configs = []
+    configs: list[Config] = []
     for beta, seed, method in product(betas, seeds, methods):
         name = method if isinstance(method, str) else ""
         flags = settings_for(name, settings) | {"seed": seed}
         flags |= ({} if beta is None else {"beta": beta}) | ({"method": name} if name else {})
         config = make_config(override(base, flags))
-        configs.append(config if isinstance(method, str) else with_method(config, method))
+        config = config if isinstance(method, str) else with_method(config, method)
+        configs.append(replace(config, arguments=arguments))
     check_engine(configs[0])
-    return configs
+    check_effects(configs, recommended=False)
+    language = [key.flag for key in section_keys() if key.section == "language"]  # one method that reads it is enough
+    arguments = {flag: words for flag, words in arguments.items() if flag not in language}
+    return [replace(config, arguments=arguments) for config in configs]
 
 
 def list_methods(names: str) -> list[str]:

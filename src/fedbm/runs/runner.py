@@ -129,9 +129,11 @@ def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
 
 def _make_config(method: str | Method, settings: dict[str, Any]) -> Config:
     if isinstance(method, str):
-        return make_config(to_sections({**settings, "method": find_method(method).name}))
-    check_method_object(method, settings)
-    return with_method(make_config(to_sections(settings)), method)
+        config = make_config(to_sections({**settings, "method": find_method(method).name}))
+    else:
+        check_method_object(method, settings)
+        config = with_method(make_config(to_sections(settings)), method)
+    return dataclasses.replace(config, arguments={flag: flag for flag in settings})
 
 
 def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bool, body: bool) -> Dataset | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_all_settings, check_applies, read_file
+from fedbm.cli.flags import add_all_settings, read_file, switches
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
@@ -47,11 +47,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.runs.run_view import read_runs
 
     configs = read_grid(args)
-    flags, beta = ([*args.settings, "beta"], "--betas") if args.betas else (list(args.settings), "--beta")
-    check_applies(flags, configs, beta, planned=False)
     with show_decoding(console) as progress:
         jobs = plan_jobs(configs, progress=progress)
-    check_applies(flags, [job.config for job in jobs], beta)
     print_notes(console, (note for job in jobs for note in job.notes))
     result = run_jobs(jobs, console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
@@ -76,7 +73,9 @@ def read_grid(args: argparse.Namespace) -> list[Config]:
         raise FedBMError(f"{args.file} sets a seed. Remove that line and use --seeds.")
     if "method" in base:
         raise FedBMError(f"{args.file} has a [method] section. Remove it and use --methods and flags.")
-    return make_grid(base, args.settings, list_methods(args.methods), betas, parse_seeds(args.seeds, "--seeds"))
+    arguments = switches(args.settings) | ({"beta": "--betas"} if args.betas else {})
+    seeds = parse_seeds(args.seeds, "--seeds")
+    return make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments)
 
 
 def run_jobs(jobs: Sequence[BatchRun], console: Console) -> BatchResult:

@@ -14,7 +14,7 @@ import argparse
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_all_settings, check_applies, read_config
+from fedbm.cli.flags import add_all_settings, read_config
 from fedbm.cli.parser import Parser
 
 MAX_CLIENTS_SHOWN = 50
@@ -36,11 +36,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.runs.runner import check_engine, run, run_path
 
     config = read_config(args)
-    check_applies(args.settings, [config], planned=False)
     check_engine(config)
     with show_decoding(console) as progress:
         plan = make_plan(config, progress=progress)
-    check_applies(args.settings, [plan.config])
     path = run_path(plan)
     check_resumable(path)
     print_notes(console, plan.notes)
