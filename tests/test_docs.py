@@ -285,11 +285,11 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     assert f"`{command[0]}`" in before
     planned: list[Any] = []
 
-    def stop(configs: Any, **_: Any) -> None:
+    def stop(configs: Any, *_: Any) -> None:
         planned.extend(configs)
         raise FedBMError("stopped")
 
-    monkeypatch.setattr("fedbm.runs.batch.plan_jobs", stop)
+    monkeypatch.setattr("fedbm.runs.method_comparison.plan_jobs", stop)
     assert main(["compare", *command]) == 2
     assert "stopped" in capsys.readouterr().err
     assert len(planned) == 3 * 2 * 3  # methods, β, seeds

@@ -240,7 +240,7 @@ def test_flags_of_language_where_they_matter(
         raise FedBMError("as far as to the data")
 
     monkeypatch.chdir(tmp_path)
-    for module, name in ((plan, "make_plan"), (batch, "make_plan"), (plan, "concepts_for")):
+    for module, name in ((runner, "make_plan"), (batch, "make_plan"), (plan, "concepts_for")):
         monkeypatch.setattr(module, name, stop)
     Path("language.toml").write_text('[language]\nencoder = "bert"\nprompt_fraction = 0.5\n')
     Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n' + Path("language.toml").read_text())

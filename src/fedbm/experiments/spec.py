@@ -97,7 +97,7 @@ class Experiment:
         return self.analysis is not None and self.analysis.confirmatory
 
     def chosen_seeds(self, seeds: Sequence[int] | None) -> tuple[int, ...]:
-        """Return the seeds that --seeds gives, by default the experiment's own.
+        """Return *seeds*, by default the experiment's own.
 
         Raises:
             FedBMError: If a confirmatory experiment does not plan one of them.
@@ -105,7 +105,7 @@ class Experiment:
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self.confirmatory and not set(chosen) <= set(self.seeds):
             planned = ", ".join(map(str, self.seeds))
-            raise FedBMError(f"{self.name} is confirmatory and plans the seeds {planned} only. Remove --seeds.")
+            raise FedBMError(f"{self.name} is confirmatory and plans the seeds {planned} only. Choose among them.")
         return chosen
 
 
@@ -217,7 +217,7 @@ def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
 
 def _refuse_seed(settings: Sequence[str] | Mapping[str, Any]) -> None:
     if "seed" in settings:
-        raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file, or use --seeds.')
+        raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file.')
 
 
 def _analysis(values: Mapping[str, Any], seeds: tuple[int, ...]) -> AnalysisPlan | None:

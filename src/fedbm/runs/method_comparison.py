@@ -11,15 +11,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from fedbm.config.keys import section_keys
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import BatchRun, Budget, plan_jobs, run_batch
-from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
+from fedbm.runs.batch import BatchResult, BatchRun, plan_jobs, run_jobs
+from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.custom_method import resolve_method, with_method
-from fedbm.runs.progress_display import print_notes, progress_console, show_batch, show_decoding
+from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
 from fedbm.runs.run_config import (
     Config,
     check_effects,
@@ -28,7 +30,6 @@ from fedbm.runs.run_config import (
     make_config,
     override,
     settings_for,
-    to_values,
 )
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
 from fedbm.runs.runner import check_engine, check_method_object, use_data
@@ -143,37 +144,28 @@ def compare(
     values, word = ([beta], "beta") if betas is None else (list(betas), "betas")
     arguments = {flag: flag for flag in settings} | ({} if values == [None] else {"beta": word})
     configs = make_grid({}, settings, chosen, values, parse_seeds(seeds), arguments)
-    check_callbacks(callbacks)
-    console = progress_console(progress)
-    with show_decoding(console) as decoding:
-        jobs = plan_jobs(configs, dataset, decoding)
-    print_notes(console, (note for job in jobs for note in job.notes))
-    budget, notifiers, failures = Budget(None), dict[Path, Notifier](), list[FedBMError]()
-    with show_batch(console, jobs) as show:
-
-        def report(job: BatchRun, news: Event | str) -> None:
-            show(job, news)
-            if not isinstance(news, Event):
-                return
-            if on_event is not None:
-                on_event(job.title, news)
-            info = RunInfo(job.folder.name, job.folder, to_values(job.config))
-            try:
-                notifiers.setdefault(job.folder, Notifier(callbacks, info))(news)
-            except FedBMError as error:
-                failures.append(error)
-                budget.stop()
-
-        result = run_batch(jobs, report, budget)
-    for job in jobs:
-        if job.folder in notifiers:
-            notifiers[job.folder].end(job.is_finished)
-    if failures:
-        raise failures[0]
+    jobs, result = run_grid(configs, progress_console(progress), dataset, on_event, callbacks)
     runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
     if not runs:
         raise FedBMError(result.failures[0])
     return Comparison(runs, result.failures)
+
+
+def run_grid(
+    configs: Sequence[Config],
+    console: Console,
+    dataset: Dataset | None = None,
+    on_event: Callable[[str, Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[list[BatchRun], BatchResult]:
+    """Run every configuration that is not finished, show the progress on the console, and return the jobs."""
+    check_callbacks(callbacks)
+    with show_decoding(console) as decoding:
+        jobs = plan_jobs(configs, dataset, decoding)
+    print_notes(console, (note for job in jobs for note in job.notes))
+    if finished := sum(job.is_finished for job in jobs):
+        console.print(f"{finished} of {len(jobs)} runs are finished already")
+    return jobs, run_jobs(jobs, console, on_event=on_event, callbacks=callbacks)
 
 
 def make_grid(

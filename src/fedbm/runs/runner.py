@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
@@ -46,7 +47,7 @@ from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_run
 from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
-from fedbm.runs.run_view import RunView, read_run
+from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
 
 
@@ -98,14 +99,34 @@ def simulate(
         )
     dataset = use_data(data, settings, partition is not None, body is not None)
     config = _make_config(resolve_method(method), settings)
+    objects: dict[str, Any] = {"dataset": dataset, "partition": partition, "make_body": body}
+    return compute_run(config, progress_console(progress), on_event=on_event, callbacks=callbacks, **objects)
+
+
+def compute_run(
+    config: Config,
+    console: Console,
+    *,
+    on_plan: Callable[[Plan], None] = lambda plan: None,
+    on_event: Callable[[Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    **objects: Any,
+) -> RunView:
+    """Run what remains of a run, show its progress on the console, and return the finished run.
+
+    *on_plan* is called before the first round. *objects* are what make_plan() takes instead of settings.
+    """
     check_engine(config)
     check_callbacks(callbacks)
-    console = progress_console(progress)
     with show_decoding(console) as decoding:
-        plan = make_plan(config, dataset=dataset, partition=partition, make_body=body, progress=decoding)
-    if RunFolder(run_path(plan)).done:
-        return read_run(run_path(plan))
+        plan = make_plan(config, progress=decoding, **objects)
+    path = run_path(plan)
+    check_resumable(path)
     print_notes(console, plan.notes)
+    on_plan(plan)
+    if RunFolder(path).done:
+        console.print("this run is finished; nothing to compute")
+        return read_run(path)
     notify = Notifier(callbacks, run_info(plan))
     title, rounds = plan.config.method.name, plan.config.train.rounds
     with notify, show_run(console, title, rounds) as show, closing(run(plan)) as events:
@@ -114,7 +135,7 @@ def simulate(
             if on_event is not None:
                 on_event(event)
             notify(event)
-    return read_run(run_path(plan))
+    return read_run(path)
 
 
 def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:

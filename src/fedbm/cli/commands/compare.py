@@ -22,7 +22,6 @@ from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
-    from fedbm.runs.batch import BatchResult, BatchRun
     from fedbm.runs.run_config import Config
 
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
@@ -42,15 +41,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.render.terminal import report_tables
     from fedbm.report.runs_report import runs_report
     from fedbm.report.write import write_report
-    from fedbm.runs.batch import plan_jobs
-    from fedbm.runs.progress_display import print_notes, show_decoding
+    from fedbm.runs.method_comparison import run_grid
     from fedbm.runs.run_view import read_runs
 
-    configs = read_grid(args)
-    with show_decoding(console) as progress:
-        jobs = plan_jobs(configs, progress=progress)
-    print_notes(console, (note for job in jobs for note in job.notes))
-    result = run_jobs(jobs, console)
+    jobs, result = run_grid(read_grid(args), console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
         raise FedBMError(result.failures[0])
@@ -76,17 +70,6 @@ def read_grid(args: argparse.Namespace) -> list[Config]:
     arguments = switches(args.settings) | ({"beta": "--betas"} if args.betas else {})
     seeds = parse_seeds(args.seeds, "--seeds")
     return make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments)
-
-
-def run_jobs(jobs: Sequence[BatchRun], console: Console) -> BatchResult:
-    """Run the jobs that are not finished, and show their progress."""
-    from fedbm.runs.batch import run_batch
-    from fedbm.runs.progress_display import show_batch
-
-    if finished := sum(job.is_finished for job in jobs):
-        console.print(f"{finished} of {len(jobs)} runs are finished already")
-    with show_batch(console, jobs) as show:
-        return run_batch(jobs, show)
 
 
 def check_failures(failures: Sequence[str], runs: int) -> None:

@@ -67,7 +67,6 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     from fedbm.experiments import reproduction
     from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.batch import Budget, parse_duration
-    from fedbm.runs.progress_display import show_batch, show_decoding
     from fedbm.runs.seed_list import parse_seeds
 
     if args.json and not args.plan:
@@ -75,10 +74,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     budget = Budget(parse_duration(args.budget) if args.budget else None)
     engine = reproduction.engine_settings(args.settings, args.folder)
     seeds = parse_seeds(args.seeds, "--seeds") if args.seeds else None
-    with show_decoding(console) as progress:
-        plan = reproduction.plan_experiments(experiments, seeds, engine, args.only, Path(args.records), progress)
-    for note in plan.notes():
-        console.print(f"note: {note}")
+    plan = reproduction.plan_experiments(experiments, seeds, engine, args.only, Path(args.records), console)
     print_states(plan, console)
     if args.plan:
         for sentence in plan.refusals():
@@ -86,24 +82,22 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
         if args.json:
             print_json(plan.to_json())
         return
-    plan.check()  # before hours of computing
-    jobs = plan.jobs()
+    runs = len(plan.jobs())
     try:
-        with show_batch(console, jobs) as show:
-            result = reproduction.run_experiments(plan, show, budget)
-    except KeyboardInterrupt as interrupt:
-        for note in getattr(interrupt, "__notes__", ()):
+        found = reproduction.run_experiments(plan, console, budget)
+    except (FedBMError, KeyboardInterrupt) as stop:
+        for note in getattr(stop, "__notes__", ()):
             console.print(note)
         raise
-    if result.stopped:
-        console.print(result.stopped)
+    if found.stopped:
+        console.print(found.stopped)
     console.print("\nnow:")
     print_states(plan, console)
-    for outcome, path in plan.write_records():
-        print_tables(read_outcome(path) if outcome.analysis else outcome, console)
+    for outcome in found.outcomes:
+        path = plan.records / f"{outcome.name}.json"
+        print_tables(read_outcome(path), console)
         console.print(f"records: {path}")
-    check_failures(result.failures, len(jobs))
-    reproduction.check_runnable(plan)
+    check_failures(found.failures, runs)
 
 
 def print_states(plan: ExperimentPlan, console: Console) -> None:

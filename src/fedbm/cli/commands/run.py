@@ -11,11 +11,15 @@ Run the same command again to continue an interrupted run, or to show a finished
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, read_config
 from fedbm.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from fedbm.runs.plan import Plan
 
 MAX_CLIENTS_SHOWN = 50
 MAX_ADVICE = 2  # a report has the rest
@@ -28,30 +32,15 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.console_tables import describe_partition, result_table
-    from fedbm.engine.run_folder import RunFolder
     from fedbm.report.advice import advise
-    from fedbm.runs.plan import make_plan
-    from fedbm.runs.progress_display import print_notes, show_decoding, show_run
-    from fedbm.runs.run_view import check_resumable, read_run
-    from fedbm.runs.runner import check_engine, run, run_path
+    from fedbm.runs.runner import compute_run, run_path
 
-    config = read_config(args)
-    check_engine(config)
-    with show_decoding(console) as progress:
-        plan = make_plan(config, progress=progress)
-    path = run_path(plan)
-    check_resumable(path)
-    print_notes(console, plan.notes)
-    for part in describe_partition(plan.partition, plan.dataset, MAX_CLIENTS_SHOWN):
-        console.print(part)
-    console.print(f"run: {path}")
-    if RunFolder(path).done:
-        console.print("this run is finished; nothing to compute")
-    else:
-        with show_run(console, plan.config.method.name, plan.config.train.rounds) as show:
-            for event in run(plan):
-                show(event)
-    finished = read_run(path)
-    console.print(result_table([finished]))
-    for advice in advise(finished)[:MAX_ADVICE]:
+    def show_plan(plan: Plan) -> None:
+        for part in describe_partition(plan.partition, plan.dataset, MAX_CLIENTS_SHOWN):
+            console.print(part)
+        console.print(f"run: {run_path(plan)}")
+
+    run = compute_run(read_config(args), console, on_plan=show_plan)
+    console.print(result_table([run]))
+    for advice in advise(run)[:MAX_ADVICE]:
         console.print(f"advice: {advice.sentence}")
