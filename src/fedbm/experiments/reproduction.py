@@ -282,8 +282,7 @@ def run_experiments(
 ) -> Reproduction:
     """Run what is not finished. Each finished run gets its record when the next news of any run arrives.
 
-    After Ctrl-C or a failed callback, write the records of finished runs, then raise the exception with their paths as
-    notes.
+    Records of finished runs are also written after Ctrl-C or a failed callback.
 
     Raises:
         FedBMError: If a record cannot be written, or if no chosen run can be computed here.
@@ -300,16 +299,24 @@ def run_experiments(
         if isinstance(news, Event) and news.last:
             ending.append(job.folder)
 
+    def print_written() -> list[Path]:
+        written = plan.write_records()
+        for path in written:
+            console.print(f"records: {path}")
+        return written
+
     try:
         result = run_jobs(plan.jobs(), console, budget, record_finished, on_event, callbacks)
-    except (FedBMError, KeyboardInterrupt) as stop:
+    except (FedBMError, KeyboardInterrupt):
         try:
-            for path in plan.write_records():
-                stop.add_note(f"records: {path}")
+            print_written()
         except FedBMError as error:
-            stop.add_note(f"no records were written: {error}")
+            console.print(f"no records were written: {error}")
         raise
-    outcomes = tuple(hide_withheld(read_outcome(path)) for path in plan.write_records())
+    written = print_written()
+    if result.stopped:
+        console.print(result.stopped)
+    outcomes = tuple(hide_withheld(read_outcome(path)) for path in written)
     if all(place.folder is None for place in plan.chosen):
         raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
     return Reproduction(outcomes, result.failures, result.stopped)

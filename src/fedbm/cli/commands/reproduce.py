@@ -83,20 +83,11 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
             print_json(plan.to_json())
         return
     runs = len(plan.jobs())
-    try:
-        found = reproduction.run_experiments(plan, console, budget)
-    except (FedBMError, KeyboardInterrupt) as stop:
-        for note in getattr(stop, "__notes__", ()):
-            console.print(note)
-        raise
-    if found.stopped:
-        console.print(found.stopped)
+    found = reproduction.run_experiments(plan, console, budget)
     console.print("\nnow:")
     print_states(plan, console)
     for outcome in found.outcomes:
-        path = plan.records / f"{outcome.name}.json"
-        print_tables(read_outcome(path), console)
-        console.print(f"records: {path}")
+        print_tables(read_outcome(plan.records / f"{outcome.name}.json"), console)
     check_failures(found.failures, runs)
 
 
