@@ -249,13 +249,8 @@ def plan_experiments(
 ) -> ExperimentPlan:
     """Find the folder of every run, and print notes. Loads the data, because a run's id depends on them.
 
-    Args:
-        experiments: The experiments to run.
-        seeds: The seeds; None means those of each experiment.
-        engine: Settings of `[engine]`: where and how to compute.
-        only: Conditions that choose runs.
-        records: The folder for records.
-        console: Shows notes, and the progress of decoding.
+    *seeds* are by default those of each experiment. *engine* has settings of `[engine]`, and *only* has conditions that
+    choose runs.
     """
     check_only(experiments, only)
     find_device(make_config(to_sections(engine)).engine.device)
