@@ -26,7 +26,7 @@ from fedbm.runs import batch
 from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.plan import make_plan
-from fedbm.runs.progress_display import show_run
+from fedbm.runs.progress_display import show_runs
 from fedbm.runs.run_config import Config, keys, make_config, read_sections
 from fedbm.runs.run_view import read_run
 
@@ -334,8 +334,8 @@ def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_live_line_in_a_terminal() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
-    with show_run(screen, "fedbm", 3) as show:
-        show(Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
+    with show_runs(screen, {0: ("fedbm", 3)}) as show:
+        show(0, Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
         record = RoundRecord(
             round=2,
             loss={"cross_entropy": 1.25},
@@ -347,7 +347,7 @@ def test_a_live_line_in_a_terminal() -> None:
             bytes=Traffic(),
             seconds={"total": 1.0},
         )
-        show(Event(2, "done", record=record))
+        show(0, Event(2, "done", record=record))
     assert isinstance(screen.file, io.StringIO)
     assert "2/3 loss 1.250 val 50.0 %, F1 25.0 % " in screen.file.getvalue()
     assert "round 2: left out client 7: body.w is not finite" in screen.file.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord, Traffic
 from fedbm.runs import progress_display
-from fedbm.runs.progress_display import RECENT_ROUNDS, RemainingTime, show_run
+from fedbm.runs.progress_display import RECENT_ROUNDS, RemainingTime, show_runs
 
 
 @pytest.fixture
@@ -67,8 +68,20 @@ def test_a_slow_first_round_is_forgotten(clock: list[float]) -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_each_round_shows_the_remaining_time(clock: list[float], terminal: bool) -> None:
     screen = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=150)
-    with show_run(screen, "fedavg", 3) as show:
+    with show_runs(screen, {0: ("fedavg", 3)}) as show:
         clock[0] = 2.0
-        show(finished(1))
+        show(0, finished(1))
     assert isinstance(screen.file, io.StringIO)
     assert "remaining 4.00 s" in screen.file.getvalue()
+
+
+def test_several_runs_have_one_bar_for_all_rounds(clock: list[float]) -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
+    with show_runs(screen, {0: ("fedavg", 3), 1: ("fedbm", 3)}) as show:
+        clock[0] = 2.0
+        show(0, finished(1))
+        show(1, "the disk is full")
+    assert isinstance(screen.file, io.StringIO)
+    shown = screen.file.getvalue()
+    assert "failed: fedbm: the disk is full" in shown
+    assert re.search("all rounds .* 4/6 remaining 4.00 s for all runs", shown), "a failed run has no more rounds"

@@ -20,7 +20,7 @@ from fedbm.runs.callbacks import Callback, Notifier, RunInfo
 from fedbm.runs.custom_method import for_processes
 from fedbm.runs.failure import clear_failure, keep_failure
 from fedbm.runs.plan import Plan, make_plan
-from fedbm.runs.progress_display import show_batch
+from fedbm.runs.progress_display import show_runs
 from fedbm.runs.run_config import Config, to_values
 from fedbm.runs.run_view import check_resumable
 from fedbm.runs.runner import run, run_path
@@ -175,10 +175,11 @@ def run_jobs(
     If a callback fails, all runs stop after their current round, and its FedBMError is raised.
     """
     budget, notifiers, failures = budget or Budget(None), dict[Path, Notifier](), list[FedBMError]()
-    with show_batch(console, jobs) as show:
+    pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
+    with show_runs(console, pending) as show:
 
         def report(job: BatchRun, news: Event | str) -> None:
-            show(job, news)
+            show(job.folder, news)
             if on_news is not None:
                 on_news(job, news)
             if isinstance(news, str):

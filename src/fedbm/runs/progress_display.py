@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,11 +21,7 @@ from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
 from fedbm.utils.text import format_seconds
 
-if TYPE_CHECKING:
-    from fedbm.runs.batch import BatchRun
-
 ShowCount = Callable[[int, int], None]  # (done, total)
-ShowEvent = Callable[[Event], None]
 PHASES = {"train": "training", "aggregate": "averaging", "evaluate": "evaluating", "done": ""}
 RECENT_ROUNDS = 20  # of all runs; the remaining time is estimated from these
 
@@ -61,22 +57,11 @@ def replace_line(console: Console) -> Callable[[str], None]:
 
 
 @contextmanager
-def show_run(console: Console, title: str, rounds: int) -> Iterator[ShowEvent]:
-    """Yield a function to call with each event of a run."""
-    with _show_runs(console, {title: (title, rounds)}) as show:
-        yield lambda event: show(title, event)
+def show_runs(console: Console, runs: Mapping[Any, tuple[str, int]]) -> Iterator[Callable[[Any, Event | str], None]]:
+    """Yield a function to call with a run and each of its events, or with the run and the reason why it failed.
 
-
-@contextmanager
-def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[[BatchRun, Event | str], None]]:
-    """Yield a function to call with each event of several runs, or with the reason why a run failed."""
-    runs = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
-    with _show_runs(console, runs) as show:
-        yield lambda job, news: show(job.folder, news)
-
-
-@contextmanager
-def _show_runs(console: Console, runs: Mapping[Any, tuple[str, int]]) -> Iterator[Callable[[Any, Event | str], None]]:
+    *runs* are the runs to compute, with their titles and rounds.
+    """
     estimate = RemainingTime({run: rounds for run, (_, rounds) in runs.items()})
     total = estimate.rounds
     columns = ("{task.completed:.0f}/{task.total:.0f}", "{task.fields[news]}", TimeElapsedColumn())

@@ -44,7 +44,7 @@ from fedbm.methods.base import Method, State, Task
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
 from fedbm.runs.custom_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
-from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_run
+from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_runs
 from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, check_resumable, read_run
@@ -128,10 +128,10 @@ def compute_run(
         console.print("this run is finished; nothing to compute")
         return read_run(path)
     notify = Notifier(callbacks, run_info(plan))
-    title, rounds = plan.config.method.name, plan.config.train.rounds
-    with notify, show_run(console, title, rounds) as show, closing(run(plan)) as events:
+    shown = {path: (plan.config.method.name, plan.config.train.rounds)}
+    with notify, show_runs(console, shown) as show, closing(run(plan)) as events:
         for event in events:
-            show(event)
+            show(path, event)
             if on_event is not None:
                 on_event(event)
             notify(event)
