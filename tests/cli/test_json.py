@@ -101,7 +101,7 @@ def test_plans(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     ]
     row = next(row for row in rows_of(section_of(PAGE, "A plan")) if row[0] == "`runs`")
     assert plan["runs"][0].keys() == set(re.findall(r"`(\w+)`", row[1]))
-    assert (plan["remaining"], plan["seconds"]) == (4, None)
+    assert (plan["remaining"], plan["rounds"]) == (4, 8)
     status, out, err = fedbm(*words, "--json")
     assert (status, out) == (2, "")
     assert "Add --plan" in one_sentence(err)

@@ -66,7 +66,7 @@ def refused(outcome: Outcome, folder: Path, count: int) -> None:
     assert str(caught.value).startswith(
         f"{folder / 'mine.json'} contains {runs} with other data, settings or rows, which"
     )
-    assert "Choose another folder with --records DIR, or r" in str(caught.value)
+    assert "Choose another folder for records, or r" in str(caught.value)
     assert contents(folder) == before
 
 
@@ -218,7 +218,7 @@ def test_other_data_are_refused_before_anything_is_played(
         assert plan.startswith("2 runs: 2 not run\n")
         assert f"note: no run would start: {said} Choose another folder" in plan
         assert main(command("--budget", "1s")) == 2
-        assert one_sentence(capsys.readouterr().err).startswith(f"{said} Choose another folder with --records DIR")
+        assert one_sentence(capsys.readouterr().err).startswith(f"{said} Choose another folder for records")
     assert contents(swept / "results") == before
     assert main(command("--records", "others")) == 0
     assert contents(swept / "results") == before

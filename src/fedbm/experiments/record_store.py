@@ -73,7 +73,7 @@ def would_drop(now: Outcome, folder: Path) -> str:
         return ""
     return (
         f"{path} contains {len(gone)} finished run{'s' * (len(gone) > 1)} with other data, settings or rows, which "
-        "would be dropped. Choose another folder with --records DIR, or remove that file if you no longer need it."
+        "would be dropped. Choose another folder for records, or remove that file if you no longer need it."
     )
 
 

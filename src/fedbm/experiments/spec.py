@@ -28,10 +28,11 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from fedbm.config.options import MAX_SEED
 from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
 from fedbm.methods import title_of
 from fedbm.runs.run_config import check_method_options, find_method, keys, option_flags, to_sections
-from fedbm.runs.seed_list import DEFAULT, MAX_SEED, parse_seeds
+from fedbm.runs.seed_list import DEFAULT, parse_seeds
 from fedbm.utils.io import parse_toml, read_text
 from fedbm.utils.json_records import Keys, Length, NonNegative, Range, Scalar, decode
 
@@ -134,7 +135,7 @@ class Experiment(ExperimentInfo):
     file: str  # for error messages
 
     def chosen_seeds(self, seeds: Sequence[int] | None) -> tuple[int, ...]:
-        """Return the seeds that --seeds gives, by default the experiment's own.
+        """Return *seeds*, by default the experiment's own.
 
         Raises:
             FedBMError: If a confirmatory experiment does not plan one of them.
@@ -142,7 +143,7 @@ class Experiment(ExperimentInfo):
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self.confirmatory and not set(chosen) <= set(self.seeds):
             planned = ", ".join(map(str, self.seeds))
-            raise FedBMError(f"{self.name} is confirmatory and plans the seeds {planned} only. Remove --seeds.")
+            raise FedBMError(f"{self.name} is confirmatory and plans the seeds {planned} only. Choose among them.")
         return chosen
 
 
@@ -201,7 +202,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         axes = dict(values.axes)
         _check_settings(values.all, axes)
         rows = _rows(values, axes.pop("method", ()))
-        seeds = parse_seeds(values.seeds, "seeds") if values.seeds else DEFAULT
+        seeds = parse_seeds(values.seeds) if values.seeds else DEFAULT
         experiment = Experiment(
             **{key: getattr(values, key) for key in ("shows", "paper", "figure", "lead", "notes", "deviations")},
             name=name,
@@ -216,7 +217,8 @@ def parse(text: str, name: str, where: str) -> Experiment:
             file=where,
         )
         experiment.check_references(list(rows))
-        check_method_options((*values.all, *axes), sorted({settings["method"] for settings in rows.values()}))
+        methods = sorted({settings["method"] for settings in rows.values()})
+        check_method_options({flag: flag for flag in (*values.all, *axes)}, methods)
         return experiment
 
 
@@ -244,7 +246,7 @@ def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
 
 def _refuse_seed(settings: Sequence[str] | Mapping[str, Any]) -> None:
     if "seed" in settings:
-        raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file, or use --seeds.')
+        raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file.')
 
 
 def _plan_analysis(values: ExperimentFile, seeds: tuple[int, ...]) -> AnalysisPlan | None:

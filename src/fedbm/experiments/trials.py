@@ -84,12 +84,12 @@ def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
     for key, values in map(_condition, only):
         known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
         if key not in known:
-            raise FedBMError(f'--only: "{key}" is not an axis{did_you_mean(key, known)}; choose {join_words(known)}')
+            raise FedBMError(f'only: "{key}" is not an axis{did_you_mean(key, known)}; choose {join_words(known)}')
         names = list(dict.fromkeys(row for e in experiments for row in e.rows))
         for value in values:
             if key == "row" and not any(_matches(name, value) for name in names):
                 raise FedBMError(
-                    f'--only: there is no row "{value}"{did_you_mean(value, names)}; choose {join_words(names)}'
+                    f'only: there is no row "{value}"{did_you_mean(value, names)}; choose {join_words(names)}'
                 )
 
 

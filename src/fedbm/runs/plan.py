@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, check, parse_numbers
+from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
@@ -174,12 +174,6 @@ def find_weights(config: Config) -> Config:
 def make_partition(config: Config, dataset: Dataset) -> Partition:
     """Partition the training samples among clients as the options describe."""
     options, seed = config.data, config.train.seed
-    for key in ("held_out", "held_out_values"):
-        if getattr(options, key) and options.partition not in (suitable := OPTION_NEEDS[key][1]):
-            raise FedBMError(
-                f"{key} only applies if partition is {join_words(suitable)}, but it is {options.partition}. "
-                f"Remove {key}, or set partition."
-            )
     if options.partition in ("file", "column"):
         if options.partition == "file":
             partition = load_partition(Path(options.partition_file), dataset)

@@ -95,7 +95,7 @@ def read_record(path: Path) -> RunView:
     record = decode(RunRecord, read_object(path, FORMAT), path)
     picture, strip = path.with_suffix(".jpg"), path.with_suffix(STRIP)
     return RunView(
-        **facts_of(record.summary),
+        **facts_of(record.summary, record.config),
         path=path,
         id=record.run,
         config=record.config,

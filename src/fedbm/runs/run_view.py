@@ -83,6 +83,11 @@ class RunView:
     averaged_last_quarter: Scores | None = None  # the same of the averaged model
 
     @property
+    def final_round(self) -> int:
+        """The last round of the run, which is earlier than planned if patience ended it."""
+        return self.summary.rounds if self.summary else self.planned
+
+    @property
     def finished(self) -> bool:
         """Whether the run has a summary."""
         return self.summary is not None
@@ -226,7 +231,7 @@ def read_run(run: RunView | str | Path) -> RunView:
     lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
     summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
-    facts = facts_of(summary) if summary else _facts_of_unfinished(path, config, partition)
+    facts = facts_of(summary, config) if summary else _facts_of_unfinished(path, config, partition)
     environment = _decode_file(Environment, path / "environment.json")  # type: ignore[type-abstract]
     digest = (environment or {}).get("settings")
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
@@ -257,12 +262,12 @@ def read_run(run: RunView | str | Path) -> RunView:
     )
 
 
-def last_quarter_scores(tests: Mapping[int, Scores | None], planned: int) -> Scores | None:
-    """Return the mean test scores over the last quarter of the planned rounds, from the scores by round.
+def last_quarter_scores(tests: Mapping[int, Scores | None], rounds: int) -> Scores | None:
+    """Return the mean test scores over the last quarter of the run's rounds, from the scores by round.
 
     Return None if none of these rounds was evaluated. A score that one of them does not have is None.
     """
-    found = [scores for round_, scores in tests.items() if round_ > 0.75 * planned and scores]
+    found = [scores for round_, scores in tests.items() if round_ > 0.75 * rounds and scores]
     if not found:
         return None
     columns = {name: [scores[name] for scores in found] for name in found[0]}
@@ -277,17 +282,17 @@ def partition_digest(partition: PartitionRecord) -> str:
     return partition.digest or assignment_digest(partition.clients, partition.held_out, partition.shift)
 
 
-def facts_of(summary: Summary) -> dict[str, Any]:
-    """Return the fields of RunView that a summary contains."""
+def facts_of(summary: Summary, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of RunView that a summary and the configuration contain."""
     same = ("method", "label", "data", "partition", "beta", "clients", "seed")
-    return {key: getattr(summary, key) for key in same} | {"planned": summary.rounds}
+    return {key: getattr(summary, key) for key in same} | {"planned": config["train"]["rounds"]}
 
 
-def _check_complete(source: Path, rounds: Sequence[RoundRecord], planned: int) -> None:
+def _check_complete(source: Path, rounds: Sequence[RoundRecord], last: int) -> None:
     """Raise FedBMError if rounds of a finished run are missing: means over the others would be wrong."""
-    if source.is_file() and [record.round for record in rounds] != list(range(1, planned + 1)):
+    if source.is_file() and [record.round for record in rounds] != list(range(1, last + 1)):
         raise FedBMError(
-            f"{source} must contain rounds 1 to {planned} of a finished run, but has {len(rounds)} of them. Restore "
+            f"{source} must contain rounds 1 to {last} of a finished run, but has {len(rounds)} of them. Restore "
             f"the file, or remove {source.parent} to start this run over."
         )
 
