@@ -12,6 +12,7 @@ from rich.console import Console
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord, Traffic
 from fedbm.runs import progress_display
+from fedbm.runs.failure import Failure
 from fedbm.runs.progress_display import RECENT_ROUNDS, RemainingTime, show_runs
 
 
@@ -44,7 +45,7 @@ def test_all_rounds_of_all_runs_count(clock: list[float]) -> None:
     clock[0] = 6.0
     assert estimate.update("a", finished(1)) == "remaining 1 min 54 s for all runs"
     assert estimate.update("b", finished(1)) == "remaining 54.0 s for all runs", "two runs share the six seconds"
-    assert estimate.update("b", "the disk is full") == "remaining 27.0 s for all runs", "it has no more rounds"
+    assert estimate.update("b", Failure("the disk is full")) == "remaining 27.0 s for all runs", "it has no more rounds"
     assert estimate.update("a", finished(4, last=True)) == "", "patience may end a run before its planned rounds"
     assert estimate.rounds == 0
 
@@ -80,7 +81,7 @@ def test_several_runs_have_one_bar_for_all_rounds(clock: list[float]) -> None:
     with show_runs(screen, {0: ("fedavg", 3), 1: ("fedbm", 3)}) as show:
         clock[0] = 2.0
         show(0, finished(1))
-        show(1, "the disk is full")
+        show(1, Failure("the disk is full"))
     assert isinstance(screen.file, io.StringIO)
     shown = screen.file.getvalue()
     assert "failed: fedbm: the disk is full" in shown
