@@ -137,7 +137,8 @@ def test_pil_images_of_several_sizes() -> None:
     assert repr(from_torch(pairs, name="mine")) == (
         "Dataset(mine: 20 images of (1, 32, 32), 2 classes, train 14, val 2, test 4)"
     )
-    assert "enlarged from at most 30 to 40" in str(from_torch(pairs, NAMES, size=40).notes)
+    assert "enlarged" not in str(from_torch(pairs, NAMES, size=40).notes), "one image has 49 pixels"
+    assert "enlarged from at most 49 to 64" in str(from_torch(pairs, NAMES, size=64).notes)
     palette = Pairs(*[(Image.fromarray(image).convert("P"), i % 2) for i, image in enumerate(IMAGES)])
     assert from_torch(palette).shape == (3, 16, 16)
     joined = ConcatDataset([pairs, palette])
