@@ -56,6 +56,11 @@ from fedbm.runs.run_config import keys, make_config, to_sections
             "run --method fedproto --weighting equal",
             'weighting must be size for fedproto, not "equal". Remove weighting',
         ),
+        (
+            "run --method scaffold --weighting equal",
+            'weighting must be size for scaffold, not "equal". Remove weighting',
+        ),
+        ("run --method feddyn --weighting equal", 'weighting must be size for feddyn, not "equal". Remove weighting'),
         ("run --method ccvr --weighting x", 'weighting must be size or equal for ccvr, not "x"'),
         ("compare --methods fedavg,fednh --weighting size", 'weighting must be equal for fednh, not "size". Remove'),
         ("run --method fedprox --mu -1", "mu must be at least 0 for fedprox, not -1"),
