@@ -53,9 +53,7 @@ class RunFolder:
             try:
                 lock_file(handle.fileno())
             except (BlockingIOError, PermissionError) as error:
-                raise BusyError(
-                    f"another process is working on {self.path}. Wait for it, or choose another --out."
-                ) from error
+                raise BusyError(f"another process is working on {self.path}. Wait until it has ended.") from error
             except OSError as error:
                 raise cannot_write(self.path, error) from error
             self._remove_partial_files()
