@@ -69,7 +69,7 @@ def shown_range(options: type, name: str) -> str:
     field = next(f for f in dataclasses.fields(options) if f.name == name)
     above, least, most, below = (field.metadata[bound] for bound in ("above", "least", "most", "below"))
     if least is not None and most is not None:
-        return f"{least:g} to {most:g}"
+        return f"{least:g} to {most:.12g}"
     bounds = ((">", above), ("≥", least), ("≤", most), ("<", below))
     return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
@@ -286,11 +286,11 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     assert f"`{command[0]}`" in before
     planned: list[Any] = []
 
-    def stop(configs: Any, **_: Any) -> None:
+    def stop(configs: Any, *_: Any) -> None:
         planned.extend(configs)
         raise FedBMError("stopped")
 
-    monkeypatch.setattr("fedbm.runs.batch.plan_jobs", stop)
+    monkeypatch.setattr("fedbm.runs.method_comparison.plan_jobs", stop)
     assert main(["compare", *command]) == 2
     assert "stopped" in capsys.readouterr().err
     assert len(planned) == 3 * 2 * 3  # methods, β, seeds

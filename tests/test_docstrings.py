@@ -35,6 +35,13 @@ def test_examples_hold(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert not found.failed
 
 
+def test_files_that_the_code_mentions_exist() -> None:
+    files = [str(path) for place in ("src", "tools") for path in (PACKAGE.parents[1] / place).rglob("*.py")]
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in re.findall(r"`([a-z_/]+\.py)`", path.read_text(encoding="utf-8")):
+            assert any(file.endswith(f"/{name}") for file in files), f"{path.name} mentions {name}"
+
+
 @pytest.mark.parametrize("name", fedbm.__all__)
 def test_public_names_are_documented(name: str) -> None:
     """With an example; functions also with every argument and what they return."""

@@ -21,7 +21,7 @@ import fedbm
 from fedbm import public
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord, Traffic
-from fedbm.runs.progress_display import progress_console, show_run
+from fedbm.runs.progress_display import progress_console, show_runs
 
 
 def test_import_is_light_until_a_name_is_asked_for() -> None:
@@ -154,7 +154,7 @@ def test_progress_is_shown_on_request(tiny: dict[str, Any], tmp_path: Path, caps
     assert "note: each class of scans was split 7:1:2" in shown
     assert "--stem 3x3" in shown
     fedbm.simulate(**{**settings, "seed": 1}, progress=True)
-    assert capsys.readouterr().out == ""  # the run is finished
+    assert "this run is finished; nothing to compute" in capsys.readouterr().out
     del settings["method"]
     fedbm.compare(methods=["fedavg"], seeds=[2], progress=True, **settings)
     shown = capsys.readouterr().out
@@ -174,11 +174,11 @@ def test_progress_in_a_notebook_is_one_line_that_changes(monkeypatch: pytest.Mon
         return Handle()
 
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
-    with show_run(Console(force_jupyter=True), "fedavg", rounds=3) as show:
+    with show_runs(Console(force_jupyter=True), {0: ("fedavg", 3)}) as show:
         for number in (1, 2, 3):
             values = {"clients": (), "dropped": (), "generator": None, "val": None, "test": None, "personal": None}
             values |= {"loss": {"cross_entropy": 1 / number}, "seconds": {"total": 2.0}}
-            show(Event(number, "done", record=RoundRecord(round=number, bytes=Traffic(), **values)))
+            show(0, Event(number, "done", record=RoundRecord(round=number, bytes=Traffic(), **values)))
     assert shown == ["fedavg round 3/3  loss 0.333  2.0 s"]
 
 

@@ -20,6 +20,10 @@ class FedBMError(Exception):
     """
 
 
+class DivergenceError(FedBMError):
+    """Training cannot continue, because an update or the model is not finite."""
+
+
 @contextmanager
 def prefix_errors(where: str) -> Iterator[None]:
     """Put *where* in front of every FedBMError that is raised within."""

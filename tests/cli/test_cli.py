@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,7 +19,6 @@ from calling import Command, flags, one_sentence
 from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
-from fedbm.cli.commands.run import note_on_time
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
@@ -27,31 +28,9 @@ from fedbm.runs import batch
 from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.plan import make_plan
-from fedbm.runs.progress_display import show_run
+from fedbm.runs.progress_display import show_runs
 from fedbm.runs.run_config import Config, keys, make_config, read_sections
 from fedbm.runs.run_view import read_run
-
-
-@pytest.mark.parametrize(
-    ("number", "total", "noted"), [(2, 20.0, True), (1, 20.0, False), (3, 20.0, False), (2, 1.0, False)]
-)
-def test_a_long_run_is_announced_early(number: int, total: float, noted: bool) -> None:
-    record = RoundRecord(
-        round=number,
-        loss={},
-        dropped=(),
-        generator=None,
-        val=None,
-        test=None,
-        personal=None,
-        bytes=Traffic(),
-        seconds={"total": total},
-    )
-    config = make_config({"train": {"rounds": 50}, "engine": {"device": "cpu"}})
-    note = note_on_time(Event(number, "done", record=record), config)
-    assert note.startswith("note: 50 rounds take about 16 min 40 s on this machine. ") == noted
-    assert bool(note) == noted
-    assert not note_on_time(Event(number, "done", record=record, last=True), config)
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:
@@ -234,6 +213,14 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
     assert "Name it x.csv." in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_predict_a_file_with_a_name_that_is_not_utf8(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
+    image = shutil.copy(scans / "cyst" / "0.png", tmp_path / os.fsdecode(b"\xff.png"))
+    status, _, err = fedbm("predict", "fedbm", image, "--to", tmp_path / "all.csv", "--out", runs)
+    assert (status, err) == (0, "")
+    assert f"\n{tmp_path}/\\xff.png," in (tmp_path / "all.csv").read_text(encoding="utf-8")
+
+
 def test_predict_by_the_averaged_model(fedbm: Command, tiny: dict[str, Any], scans: Path, tmp_path: Path) -> None:
     flags = [word for key, value in tiny.items() for word in (f"--{key.replace('_', '-')}", value)]
     images = [scans / "cyst" / "0.png", scans / "polyp" / "1.png"]
@@ -357,8 +344,8 @@ def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_live_line_in_a_terminal() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
-    with show_run(screen, "fedbm", 3) as show:
-        show(Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
+    with show_runs(screen, {0: ("fedbm", 3)}) as show:
+        show(0, Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
         record = RoundRecord(
             round=2,
             loss={"cross_entropy": 1.25},
@@ -370,7 +357,7 @@ def test_a_live_line_in_a_terminal() -> None:
             bytes=Traffic(),
             seconds={"total": 1.0},
         )
-        show(Event(2, "done", record=record))
+        show(0, Event(2, "done", record=record))
     assert isinstance(screen.file, io.StringIO)
     assert "2/3 loss 1.250 val 50.0 %, F1 25.0 % " in screen.file.getvalue()
     assert "round 2: left out client 7: body.w is not finite" in screen.file.getvalue()

@@ -272,7 +272,10 @@ def test_help_teaches(fedbm: Command) -> None:
             "partition must be dirichlet, balanced, iid, quantity, classes, shards, column or file",
         ),
         ("partition digits --partition column", "partition = column needs partition_column"),
-        ("partition digits --partition-column site", "partition_column is given, so partition must be column"),
+        (
+            "partition digits --partition-column site",
+            "--partition-column only applies if partition is column, but digits uses dirichlet by default. Remove",
+        ),
         (
             "partition digits --partition column --partition-column site",
             'the data has no column "site": there are none',

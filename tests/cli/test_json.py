@@ -15,7 +15,7 @@ from pages import DOCS, rows_of, section_of
 from fedbm.cli.commands import COMMANDS, data, federation
 from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.server.run_status import StatusFile
-from fedbm.runs.failure import keep_failure
+from fedbm.runs.failure import Failure, keep_failure
 
 PAGE = DOCS / "scripting.md"
 
@@ -41,7 +41,7 @@ def read(fedbm: Command, *words: Any) -> Any:
 def test_runs(fedbm: Command, tmp_path: Path) -> None:
     scores = {"accuracy": 0.5, "f1": 0.25}
     done = fake_run(tmp_path, "fedavg", seed=3, rounds=4, beta=0.05, best=scores)
-    keep_failure(fake_run(tmp_path, "fedbm", rounds=6, done=3), "round 4: not finite")
+    keep_failure(fake_run(tmp_path, "fedbm", rounds=6, done=3), Failure("round 4: not finite"))
     odd = fake_run(tmp_path, "fedprox", rounds=6, done=1)
     (odd / "rounds.jsonl").write_text("{\n{}\n")
     found = read(fedbm, "list", tmp_path)
@@ -101,7 +101,7 @@ def test_plans(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     ]
     row = next(row for row in rows_of(section_of(PAGE, "A plan")) if row[0] == "`runs`")
     assert plan["runs"][0].keys() == set(re.findall(r"`(\w+)`", row[1]))
-    assert (plan["remaining"], plan["seconds"]) == (4, None)
+    assert (plan["remaining"], plan["rounds"]) == (4, 8)
     status, out, err = fedbm(*words, "--json")
     assert (status, out) == (2, "")
     assert "Add --plan" in one_sentence(err)

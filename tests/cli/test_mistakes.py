@@ -56,6 +56,11 @@ from fedbm.runs.run_config import keys, make_config, to_sections
             "run --method fedproto --weighting equal",
             'weighting must be size for fedproto, not "equal". Remove weighting',
         ),
+        (
+            "run --method scaffold --weighting equal",
+            'weighting must be size for scaffold, not "equal". Remove weighting',
+        ),
+        ("run --method feddyn --weighting equal", 'weighting must be size for feddyn, not "equal". Remove weighting'),
         ("run --method ccvr --weighting x", 'weighting must be size or equal for ccvr, not "x"'),
         ("compare --methods fedavg,fednh --weighting size", 'weighting must be equal for fednh, not "size". Remove'),
         ("run --method fedprox --mu -1", "mu must be at least 0 for fedprox, not -1"),
@@ -167,13 +172,13 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ),
         (
             "compare --seeds 0",
-            "--seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0",
+            "--seeds must be a count from 1 to 99, a range such as 3-12 or a list of up to 99 different seeds",
         ),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no file absent.toml"),
         ("compare digits", "there is no configuration file digits. If it is a data set, use --data digits."),
-        ("demo --seeds two", 'a range such as 3-12 or a list such as 0,1,5, not "two"'),
-        ("demo --seeds ²", 'a range such as 3-12 or a list such as 0,1,5, not "²"'),
+        ("demo --seeds two", 'such as 0,1,5, each at most 4294967295, not "two"'),
+        ("demo --seeds ²", 'such as 0,1,5, each at most 4294967295, not "²"'),
         ("demo --rounds 0", "rounds must be at least 1, not 0"),
     ],
 )
@@ -245,7 +250,7 @@ def test_flags_of_language_where_they_matter(
         raise FedBMError("as far as to the data")
 
     monkeypatch.chdir(tmp_path)
-    for module, name in ((plan, "make_plan"), (batch, "make_plan"), (plan, "concepts_for")):
+    for module, name in ((runner, "make_plan"), (batch, "make_plan"), (plan, "concepts_for")):
         monkeypatch.setattr(module, name, stop)
     Path("language.toml").write_text('[language]\nencoder = "bert"\nprompt_fraction = 0.5\n')
     Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n' + Path("language.toml").read_text())
@@ -310,7 +315,17 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
 COMPUTING = (plan, batch, runner, feature_map, trials, agreement, play)  # what begins to, or names it
 words = st.lists(
     st.sampled_from(
-        [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]
+        [
+            *COMMANDS,
+            *DATA_TASKS,
+            *(key.switch for key in keys()),
+            "--save",
+            "--to",
+            "--help",
+            "--",
+            "-x",
+            "digits",
+        ]
     )
     | st.sampled_from(["digits", "0", "1", "-1", "0.5", "yes", "cpu", "fedavg", "fedbm", "dirichlet", "="])
     | st.text(max_size=6),

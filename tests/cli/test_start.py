@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from calling import one_sentence
+from forking import start_command
 
 from fedbm.cli import main
 
@@ -129,3 +130,20 @@ def test_help_on_a_terminal_that_knows_no_greek(tmp_path: Path, monkeypatch: pyt
     out, err = started(["-m", "fedbm", "--help"], tmp_path).communicate()
     assert "run methods ? ? ? seeds" in out
     assert err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["--version"], ["list"]])
+def test_output_to_a_full_disk_is_one_sentence(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        process = start_command(words, stdout=full, stderr=subprocess.PIPE, text=True)
+        _, err = process.communicate()
+    assert process.returncode == 2
+    assert "cannot write the output of the command: No space left on device" in one_sentence(err)
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_ignored(closed: int, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m fedbm list --out {tmp_path} {closed}>&-"
+    process = subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, text=True)
+    assert process.returncode == 0

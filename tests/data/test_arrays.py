@@ -81,6 +81,12 @@ def test_size_channels_columns_split_and_concepts() -> None:
     assert any("values of patient are in more than one" in note for note in made.notes)
 
 
+@pytest.mark.parametrize("kind", [object, *([np.dtypes.StringDType()] if hasattr(np.dtypes, "StringDType") else [])])
+def test_class_names_as_a_column_of_a_data_frame_has_them(kind: Any) -> None:
+    made = from_arrays(IMAGES, np.array([NAMES[k] for k in LABELS], dtype=kind))
+    assert (made.classes, made.labels.tolist()) == (NAMES, LABELS.tolist())
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"images": IMAGES[0, 0]}, r"images has the shape \[16, 3\]: use \[n, height, width\]"),
     ({"images": IMAGES[:0]}, r"images has the shape \[0, 16, 16, 3\]"),
@@ -94,6 +100,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"labels": np.eye(20)}, r"the shape of labels is \[20, 20\]"),
     ({"labels": LABELS / 2}, "labels are float64: use whole numbers from 0 up, or class names"),
     ({"labels": LABELS + 1}, "the label of image 1 is 2, but it must be 0 to 1 or a name"),
+    ({"labels": LABELS + 2_000_000_000, "classes": None}, "labels contain 2000000001, but there are 20 images"),
+    ({"labels": np.array(["cyst", None] * 10, dtype=object)}, "labels are object: use whole numbers"),
     ({"labels": LABELS - 1}, "the label of image 0 is -1, but it must be 0 to 1"),
     ({"labels": ["cyst", "Polyp"] * 10}, r'the label of image 1 is Polyp \(did you mean "polyp"\?\)'),
     ({"classes": ("cyst", "cyst")}, "classes are cyst, cyst: give every class a name of its own"),
@@ -129,7 +137,8 @@ def test_pil_images_of_several_sizes() -> None:
     assert repr(from_torch(pairs, name="mine")) == (
         "Dataset(mine: 20 images of (1, 32, 32), 2 classes, train 14, val 2, test 4)"
     )
-    assert "enlarged from at most 30 to 40" in str(from_torch(pairs, NAMES, size=40).notes)
+    assert "enlarged" not in str(from_torch(pairs, NAMES, size=40).notes), "one image has 49 pixels"
+    assert "enlarged from at most 49 to 64" in str(from_torch(pairs, NAMES, size=64).notes)
     palette = Pairs(*[(Image.fromarray(image).convert("P"), i % 2) for i, image in enumerate(IMAGES)])
     assert from_torch(palette).shape == (3, 16, 16)
     joined = ConcatDataset([pairs, palette])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedbm.data.readers.sample_index import SampleIndex
-from fedbm.data.splits import check_split_option, choose_split, find_group_columns, find_shared_groups
+from fedbm.data.splits import choose_split, find_group_columns, find_shared_groups
 from fedbm.errors import FedBMError
 
 
@@ -108,22 +108,6 @@ def test_group_columns_are_recognised_by_name(columns, found) -> None:
 def test_impossible_splits_are_refused(source, split, group, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence):
         choose_split(source, split, group, 0, "clinic")
-
-
-@pytest.mark.parametrize(
-    ("split", "group", "sentence"),
-    [
-        (
-            "strat",
-            None,
-            r'split is "strat", but it must be auto, official, stratified or grouped \(did you mean "stratified"',
-        ),
-        ("official", "patient", 'group = "patient" has no effect with split = "official": use split = "grouped"'),
-    ],
-)
-def test_wrong_options_are_refused(split, group, sentence) -> None:
-    with pytest.raises(FedBMError, match=sentence):
-        check_split_option(split, group)
 
 
 def test_val_is_cut_from_train_by_group() -> None:

@@ -351,8 +351,16 @@ def test_normalisation_may_be_measured_or_given(folder, cache) -> None:
         ({"size": 30}, "image size 30"),
         ({"size": 0}, "image size 0"),
         ({"channels": 2}, "2 channels are not supported"),
-        ({"on_bad_file": "ignore"}, 'on_bad_file is "ignore"'),
-        ({"split": "stratify"}, 'split is "stratify"'),
+        ({"on_bad_file": "ignore"}, 'on_bad_file must be refuse or skip, not "ignore"'),
+        (
+            {"split": "strat"},
+            r'split must be auto, .* or grouped, not "strat" \(did you mean "stratified"\?\)',
+        ),
+        ({"normalise": "Own"}, r'normalise must be fixed or own, not "Own" \(did you mean "own"\?\)'),
+        (
+            {"split": "official", "group": "patient"},
+            'group = "patient" has no effect with split = "official": use split = "grouped"',
+        ),
         ({"split": "official"}, "clinic has no split of its own"),
         ({"mean": (0.5, 0.5, 0.5)}, "mean and std must have 3 numbers each, one per channel"),
         ({"mean": (0.5,), "std": (0.5,)}, "mean and std must have 3 numbers each, one per channel"),

@@ -56,6 +56,20 @@ def test_values_are_rescaled_before_the_window() -> None:
     assert (grey(make_dicom(signed, bits=13, **more)) == scaled(units, 2 * -4096 - 100, 2 * 4095 - 100)).all()
 
 
+@pytest.mark.parametrize("more", [{}, {"WindowCenter": -2047.5, "WindowWidth": 4096}])
+def test_the_smallest_value_is_black_if_the_slope_is_negative(more) -> None:
+    content = make_dicom(RAMP, bits=12, RescaleSlope=-1, RescaleIntercept=0, **more)
+    found, expected = (image.astype(int) for image in (grey(content), scaled(-RAMP.astype(int), -4095, 0)))
+    assert np.abs(found - expected).max() <= 1
+
+
+def test_an_invalid_window_can_be_replaced() -> None:
+    content = make_dicom(RAMP, bits=12, WindowCenter=10, WindowWidth=0)
+    with pytest.raises(DecodeError, match="Window Width must be .*; --value-range LOW,HIGH replaces the window"):
+        grey(content)
+    assert (grey(content, (0, 2000)) == scaled(RAMP, 0, 2000)).all()
+
+
 def test_monochrome1_is_inverted() -> None:
     content = make_dicom(RAMP, bits=12, PhotometricInterpretation="MONOCHROME1")
     assert (grey(content) == 255 - scaled(RAMP, 0, 4095)).all()

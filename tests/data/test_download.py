@@ -251,15 +251,17 @@ def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
     for size in ("_64", "_224", ""):
         (tmp_path / f"bloodmnist{size}.npz").touch()
     (tmp_path / "bloodmnist_128.npz.part").touch()
-    found = {size: find_download("bloodmnist", tmp_path, size) for size in (16, 28, 32, 64, 100, 300)}
+    found = {size: find_download("bloodmnist", tmp_path, size) for size in (16, 28, 32, 64, 100, 224)}
     assert {size: path.name for size, path in found.items() if path} == {
         16: "bloodmnist.npz",
         28: "bloodmnist.npz",
         32: "bloodmnist_64.npz",
         64: "bloodmnist_64.npz",
         100: "bloodmnist_224.npz",
-        300: "bloodmnist_224.npz",
+        224: "bloodmnist_224.npz",
     }
+    with pytest.raises(FedBMError, match=r"at 224 × 224 pixels, but size is 300: give .*bloodmnist_224.npz as --data"):
+        find_download("bloodmnist", tmp_path, 300)
     for file in tmp_path.glob("*224.npz"):
         file.unlink()
     assert find_download("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
@@ -269,9 +271,10 @@ def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
         r"--size 128', or give .*bloodmnist_64.npz as --data to enlarge it$",
     ):
         find_download("bloodmnist", tmp_path, 100)
-    for name in ("kvasir_v1_128.npz", "kvasir_v1_notes.txt", "kvasirx_128.npz"):
+    for name in ("kvasir_v1_128.npz", "kvasir_v1_512.npz", "kvasir_v1_notes.txt", "kvasirx_128.npz"):
         (tmp_path / name).touch()
     assert find_download("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
+    assert find_download("kvasir", tmp_path, 256) == tmp_path / "kvasir_v1_512.npz"
     (tmp_path / "pbc.zip").touch()
     assert find_download("pbc", tmp_path) == tmp_path / "pbc.zip"
     (tmp_path / "pbc").mkdir()

@@ -39,6 +39,25 @@ def test_a_folder_of_classes_has_no_split(tmp_path) -> None:
     assert shades(read_at(tmp_path)) == [0, 1, 2, 100, 101, 102]
 
 
+@pytest.mark.parametrize("names", [("cat", "dog"), ("train/cat", "test/cat")])
+def test_what_commands_write_into_the_folder_is_not_a_class(tmp_path, names) -> None:
+    """Whoever works in the folder of the images gets runs/ there, and the same command has to find the same data."""
+    for name in names:
+        save(tmp_path / name / "1.png")
+    before = detect(tmp_path).fingerprint
+    for path in ("runs/fedavg-x-s0/lock", "runs/fedavg-x-s0/clients/0.safetensors", "inspect-x/inspect.json"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    save(tmp_path / "inspect-x" / "samples.png")
+    assert detect(tmp_path).fingerprint == before
+
+
+def test_folders_of_these_names_with_images_are_classes(tmp_path) -> None:
+    for name in ("runs", "inspect-x", "cat"):
+        save(tmp_path / name / "1.png")
+    assert detect(tmp_path).scan().classes == ("cat", "inspect-x", "runs")
+
+
 def test_names_in_any_script_and_both_forms_of_accents(tmp_path) -> None:
     composed, decomposed = "n\u00e6vus-\u00e9", "n\u00e6vus-e\u0301"
     for side, name in (("train", composed), ("val", decomposed), ("test", composed)):

@@ -111,6 +111,12 @@ def test_unusable_files_are_refused(tmp_path, change, sentence) -> None:
         scan(make(tmp_path / "bloodmnist.npz", **change))
 
 
+def test_a_label_above_the_number_of_images_is_refused_before_classes_are_named(tmp_path) -> None:
+    """There would be a class name for each number up to the label."""
+    with pytest.raises(FedBMError, match="it has the label 2000000000, but only 30 images"):
+        scan(make(tmp_path / "codes.npz", train_labels=np.full((20, 1), 2_000_000_000)))
+
+
 def test_arrays_in_fortran_order_are_refused(tmp_path) -> None:
     images = np.asfortranarray(arrays()["train_images"])
     with pytest.raises(FedBMError, match="column by column, save it as np.ascontiguousarray"):

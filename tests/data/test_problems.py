@@ -12,10 +12,10 @@ from pictures import make_dataset
 from PIL import Image
 
 from fedbm.cli import main
-from fedbm.data.catalog.entries import CATALOG
+from fedbm.data.catalog.entries import CATALOG, describe_wordless
 from fedbm.data.dataset import load
 from fedbm.data.inspection.inspect import inspect
-from fedbm.data.inspection.problems import describe_wordless, find_problems
+from fedbm.data.inspection.problems import find_problems
 from fedbm.errors import FedBMError
 from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.runs.plan import make_plan

@@ -109,8 +109,9 @@ def test_wrong_tables_are_refused(tmp_path, lines, head, sentence) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_in_another_encoding_is_refused(tmp_path) -> None:
-    (tmp_path / "t.csv").write_bytes("path,label\nBär.png,cat".encode("latin-1"))
+@pytest.mark.parametrize(("name", "encoding"), [("Bär.png", "latin-1"), ("a.png", "utf-16"), ("a.png", "utf-16-le")])
+def test_a_table_in_another_encoding_is_refused(tmp_path, name, encoding) -> None:
+    (tmp_path / "t.csv").write_bytes(f"path,label\n{name},cat".encode(encoding))
     with pytest.raises(FedBMError, match="is not UTF-8 text: save it as CSV in UTF-8"):
         detect(tmp_path / "t.csv")
 

@@ -186,10 +186,10 @@ def test_a_hospital_cannot_pretend_to_be_another(tmp_path: Path) -> None:
 
         registered = {node.name: node for node in nodes_of(study)}
         [refused] = study.events("refused")
-        assert (refused["name"], refused["node"]) == (NODES[2], str(registered[NODES[2]].node))
+        assert (refused["name"], refused["node"]) == (NODES[2], registered[NODES[2]].node)
         joined = {line["name"]: line for line in study.events("joined")}
         assert set(joined) == set(NODES[:2])
-        assert joined[NODES[1]]["node"] == str(registered[NODES[1]].node)
+        assert joined[NODES[1]]["node"] == registered[NODES[1]].node
         assert joined[NODES[1]]["key"] == fingerprint((second / "node.pub").read_text())
         assert [entry["client"] for entry in study.records()[-1]["clients"]] == [0, 1]
         assert {line["name"] for line in study.events("received")} == set(NODES[:2])

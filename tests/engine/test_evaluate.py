@@ -9,7 +9,7 @@ from torch import nn
 import fedbm
 from fedbm.engine.evaluate import predict_probabilities
 from fedbm.engine.local_training import Samples
-from fedbm.errors import FedBMError
+from fedbm.errors import DivergenceError
 from fedbm.models.normalize import Normalise
 
 
@@ -33,5 +33,5 @@ def test_the_cause_is_named(name: str, value: float, words: str) -> None:
     positions = torch.arange(2)
     images = torch.full((2, 8, 8, 1), 255, dtype=torch.uint8)
     samples = Samples(images, positions, positions, Normalise((0.0,), (0.1,)))
-    with pytest.raises(FedBMError, match=f"^the model's outputs are not finite, so it cannot be scored; {words}"):
+    with pytest.raises(DivergenceError, match=f"^the model's outputs are not finite, so it cannot be scored; {words}"):
         predict_probabilities(fedbm.FedAvg(), broken, samples)

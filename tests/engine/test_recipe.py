@@ -105,12 +105,14 @@ def test_patience_ends_a_run_and_says_why(tiny: dict[str, Any], tmp_path: Path) 
     assert why in [event.note for event in events]
     assert (run.summary["rounds"], run.summary["best"]["round"], run.summary["last"]["round"]) == (4, 2, 4)
     assert run.summary["personal"]["last"] is not None, "the last round scores personal models"
-    assert (run.finished, run.planned) == (True, 4)
+    assert (run.finished, run.planned, run.final_round) == (True, 9, 4)
     assert run.last_quarter == run.rounds[-1].test
     write_record(run, tmp_path / "record.json")
     kept = read_record(tmp_path / "record.json")
-    assert (kept.planned, [record.round for record in kept.rounds]) == (4, [1, 2, 3, 4])
-    assert "4 rounds" in write_report([folder_of(plan)], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert (kept.planned, kept.final_round, [record.round for record in kept.rounds]) == (9, 4, [1, 2, 3, 4])
+    page = write_report([folder_of(plan)], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "9 rounds" in page
+    assert "patience ended 1 run after 4" in page
 
 
 @pytest.mark.usefixtures("rising_then_flat")

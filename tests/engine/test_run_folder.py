@@ -106,7 +106,7 @@ def test_lines_the_checkpoint_counts_on_must_be_there(folder: RunFolder) -> None
 def test_a_run_is_held_by_one_and_released_however_it_ends(folder: RunFolder) -> None:
     other = RunFolder(folder.path)
     with folder.lock():
-        with pytest.raises(FedBMError, match=r"another process is working on .*\. Wait for it"):
+        with pytest.raises(FedBMError, match=r"another process is working on .*\. Wait until it has ended\.$"):
             other.lock().__enter__()
         assert rounds(other) == [1, 2, 3]  # looking is free
     with pytest.raises(ZeroDivisionError), folder.lock():

@@ -113,6 +113,7 @@ def test_an_outcome_is_read_as_it_was_written(modules: Outcome, tmp_path: Path) 
     assert csv_of([again]) == csv_of([modules])
     assert render_markdown(experiments_report([again])) == render_markdown(experiments_report([modules]))
     assert [(r.key, r.state, r.why) for r in again.results] == [(r.key, r.state, r.why) for r in modules.results]
+    assert not hasattr(again, "seeds")  # a record has the seeds of its trials only
 
 
 def test_what_another_machine_finished_stays(modules: Outcome, tmp_path: Path) -> None:

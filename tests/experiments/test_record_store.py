@@ -22,7 +22,7 @@ from fedbm.experiments import record_store
 from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import parse
-from fedbm.runs.failure import keep_failure
+from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.scheduler import run_all
 
 GRID = """
@@ -66,7 +66,7 @@ def refused(outcome: Outcome, folder: Path, count: int) -> None:
     assert str(caught.value).startswith(
         f"{folder / 'mine.json'} contains {runs} with other data, settings or rows, which"
     )
-    assert "Choose another folder with --records DIR, or r" in str(caught.value)
+    assert "Choose another folder for records, or r" in str(caught.value)
     assert contents(folder) == before
 
 
@@ -218,7 +218,7 @@ def test_other_data_are_refused_before_anything_is_played(
         assert plan.startswith("2 runs: 2 not run\n")
         assert f"note: no run would start: {said} Choose another folder" in plan
         assert main(command("--budget", "1s")) == 2
-        assert one_sentence(capsys.readouterr().err).startswith(f"{said} Choose another folder with --records DIR")
+        assert one_sentence(capsys.readouterr().err).startswith(f"{said} Choose another folder for records")
     assert contents(swept / "results") == before
     assert main(command("--records", "others")) == 0
     assert contents(swept / "results") == before
@@ -307,7 +307,7 @@ def test_a_run_that_failed_here_is_done_where_it_is_on_record(
 ) -> None:
     run = next((swept / "runs").glob("fedavg-*"))
     (run / "summary.json").unlink()
-    keep_failure(run, "the disk is full")
+    keep_failure(run, Failure("the disk is full"))
     monkeypatch.setattr("fedbm.runs.batch.run_all", none_is_played)
     capsys.readouterr()
     assert main(command()) == 0

@@ -77,7 +77,7 @@ def test_a_finished_run_is_on_record_while_others_run(grid: Path, monkeypatch: p
         if event.record is not None:
             known.append((title.partition(",")[0], event.round, len(list(Path("results/runs").glob("*.json")))))
 
-    monkeypatch.setattr(reproduction, "run_batch", one_after_the_other)
+    monkeypatch.setattr(batch, "run_batch", one_after_the_other)
     fedbm.reproduce(grid, seeds=1, device="cpu", on_event=count_records)
     assert known == [("FedAvg", 1, 0), ("FedAvg", 2, 0), ("FedProx", 1, 1), ("FedProx", 2, 1)]
     assert len(list(Path("results/runs").glob("*.json"))) == 2
@@ -106,8 +106,13 @@ def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch)
         ({"name": "modulse"}, 'there is no experiment "modulse" (did you mean "modules"?)'),
         ({"name": "modules", "data_dir": "nowhere"}, "nowhere is not a folder"),
         ({"name": "modules", "budget": "soon"}, 'a budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
-        ({"name": "modules", "only": ["beta=7"]}, "no run of modules matches --only beta=7"),
+        ({"name": "modules", "only": ["beta=7"]}, "no run of modules matches only = beta=7"),
         ({"name": "nowhere.toml"}, "there is no file nowhere.toml"),
+        ({"name": "modules", "only": ["nothing"]}, 'only: there is no row "nothing"'),
+        ({"name": "modules", "only": ["beat=1"]}, 'only: "beat" is not an axis (did you mean "beta"?)'),
+        ({"name": "confirmation", "seeds": [0]}, "plans the seeds 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 only. Choose among"),
+        ({"name": "modules", "seeds": [1, 1]}, "seeds must be a count from 1 to 99"),
+        ({"name": "modules", "callbacks": [print]}, "callbacks must be objects of subclasses of fedbm.Callback"),
     ],
 )
 def test_mistakes(given: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +121,24 @@ def test_mistakes(given: dict[str, Any], sentence: str, tmp_path: Path, monkeypa
     with pytest.raises(FedBMError) as caught:
         fedbm.reproduce(**given)
     assert sentence in str(caught.value)
+    assert "--" not in str(caught.value), "the names of arguments, not of flags"
+
+
+class Stop(fedbm.Callback):
+    def on_end(self, run: fedbm.RunInfo, finished: bool) -> None:
+        raise ValueError(f"{run.settings['method']['name']} {finished}")
+
+
+def test_callbacks_and_progress_as_in_a_comparison(
+    grid: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records of finished runs are written although a callback failed."""
+    with pytest.raises(FedBMError, match="Stop.on_end failed: ValueError: fedavg True. The run is saved."):
+        fedbm.reproduce(grid, seeds=1, only=["FedAvg"], device="cpu", callbacks=[Stop()], progress=True)
+    assert len(list(Path("results/runs").glob("*.json"))) == 1
+    shown = capsys.readouterr().out
+    assert "FedAvg, beta 0.1, seed 0 round 2/2" in shown
+    assert "\nrecords: results/grid.json\n" in shown
 
 
 def test_absent_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,12 @@ import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, with_summary
 
-from fedbm.experiments.outcomes import Outcome, Result, read_outcome
+from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.search import search
 from fedbm.experiments.spec import parse
-from fedbm.runs.failure import keep_failure
+from fedbm.experiments.trials import Trial
+from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.run_view import read_run
 
 SEARCH = """
@@ -31,7 +32,7 @@ choose = ["temperature"]
 def judged(outcome: Outcome, val: dict[float, float], test: dict[float, float]) -> Outcome:
     """With these validation and test scores at every round."""
 
-    def one(result: Result) -> Result:
+    def one(result: Trial) -> Trial:
         assert result.run is not None
         tau, run = result.at["temperature"], result.run
         scores = {"accuracy": val[tau], "f1": val[tau]}
@@ -90,7 +91,7 @@ def test_nothing_is_chosen_while_a_run_is_missing(tmp_path: Path) -> None:
 
 def test_a_failed_run_is_shown_as_failed(tmp_path: Path) -> None:
     folder = fake_run(tmp_path, "fedavg", done=3, rounds=6)
-    keep_failure(folder, "round 4: the update of client 2 is unusable")
+    keep_failure(folder, Failure("round 4: the update of client 2 is unusable"))
     run = read_run(folder)
     assert run.state == "failed after 3 of 6 rounds: round 4: the update of client 2 is unusable"
     assert read_run(fake_run(tmp_path, "fedprox", done=3, rounds=6)).state == "unfinished, 3 of 6 rounds"

@@ -9,7 +9,7 @@ import pytest
 from fedbm.errors import FedBMError
 from fedbm.experiments.spec import parse
 from fedbm.experiments.trials import check_only, find_state, locate, trials
-from fedbm.runs.failure import clear_failure, keep_failure
+from fedbm.runs.failure import Failure, clear_failure, keep_failure
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run_path
 
@@ -107,7 +107,7 @@ def test_where_a_run_stands(tmp_path: Path) -> None:
     place = locate(trials(GRID, range(1), {"out": str(tmp_path)})[0])
     assert place.folder is not None
     assert find_state(place).state == "not run"
-    keep_failure(place.folder, "the moon was full")
+    keep_failure(place.folder, Failure("the moon was full"))
     assert (find_state(place).state, find_state(place).why) == ("failed", "the moon was full")
     clear_failure(place.folder)
     (place.folder / "rounds.jsonl").touch()

@@ -102,7 +102,7 @@ def test_only_keys_of_server_toml_are_known(tmp_path: Path, monkeypatch: pytest.
     known = {keys["stranger"]: 1, keys["north"]: 2, keys["south"]: None}
     monkeypatch.setattr(registration, "known_keys", lambda folder, server: known)
     settings = ServerSettings(nodes=",north,south,west")
-    assert find_registered(tmp_path, settings) == {2: Registered(2, 1, "north", fingerprint(keys["north"]))}
+    assert find_registered(tmp_path, settings) == {2: Registered(1, "north", "2", fingerprint(keys["north"]))}
     (tmp_path / "nodes" / "west.pub").write_text(keys["north"] + " a comment")
     with pytest.raises(FedBMError, match="north and west have the same public key"):
         find_registered(tmp_path, settings)

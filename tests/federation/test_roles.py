@@ -179,7 +179,7 @@ def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: 
     with_nodes(home, ",hospital-2")
     roles.run_server(home, said.append, times(1))
     assert json.loads(memory.read_text())["gone"] == ["1"]
-    assert [(node.node, node.client, node.name) for node in registered(home)] == [(2, 1, "hospital-2")]
+    assert [(node.node, node.client, node.name) for node in registered(home)] == [("2", 1, "hospital-2")]
     with_nodes(home, "hospital-1,hospital-2")
     with pytest.raises(FedBMError, match="the key of hospital-1 was removed before"):
         roles.run_server(home, said.append, times(1))
@@ -202,7 +202,7 @@ def test_a_server_knows_which_node_id_belongs_to_which_key(study: Path, memory: 
         roles.run_server(home, lambda words: None, times(1))
         names = ("hospital-1", "hospital-2")
         keys = [fingerprint((study / name / "node.pub").read_text()) for name in names]
-        assert registered(home) == [Registered(1, 0, names[0], keys[0]), Registered(2, 1, names[1], keys[1])]
+        assert registered(home) == [Registered(0, names[0], "1", keys[0]), Registered(1, names[1], "2", keys[1])]
 
 
 def test_two_nodes_with_one_key_are_refused(study: Path) -> None:

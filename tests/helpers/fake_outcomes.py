@@ -8,9 +8,9 @@ from typing import Any
 
 from fake_runs import fake_run
 
-from fedbm.experiments.outcomes import Outcome, Result, with_results
+from fedbm.experiments.outcomes import Outcome, with_results
 from fedbm.experiments.spec import Experiment, find_experiment
-from fedbm.experiments.trials import trials
+from fedbm.experiments.trials import Trial, trials
 from fedbm.runs.run_view import read_run
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
@@ -47,5 +47,5 @@ def fake_outcome(
                     **{"classes": CLASSES, "rounds": 20, **more},
                 )
             run = read_run(made[key])
-        results.append(Result(trial.row, trial.at, trial.seed, state, why, run))
+        results.append(Trial(trial.row, trial.at, trial.seed, state, why, run))
     return with_results(experiment, results)

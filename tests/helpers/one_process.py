@@ -160,7 +160,7 @@ class Deployed:
     def serve(self) -> None:
         write_text(self.folder / "server" / "server.toml", to_text(self.server))
         run_config = {"config": str(self.config), "folder": str(self.folder / "server")}
-        registry = {node.node: node for node in self.registered}
+        registry = {int(node.node): node for node in self.registered}
         with engine_process(), patch.object(server_program, "find_registered", lambda *_: registry):
             server_app(self.grid, Context(1, 1, {}, RecordDict(), run_config))
 
@@ -190,7 +190,7 @@ def deploy(
         )  # fmt: skip
     given = {"nodes": len(nodes), "deadline_s": 0.2, "min_updates": 1, "evaluate": "server", **(options or {})}
     registered = [
-        Registered(number, node.config["client"], node.config["name"], f"SHA256:{node.config['client']}")
+        Registered(node.config["client"], node.config["name"], str(number), f"SHA256:{node.config['client']}")
         for number, node in nodes.items()
     ]
     return Deployed(plan, folder, FakeGrid(nodes), given, registered)

@@ -98,11 +98,11 @@ def test_some_rows_have_none(folders: list[Path], tmp_path: Path) -> None:
 
 def test_a_run_with_and_one_without_are_told_apart(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    off = fake_run(old, "fedavg", 1, train={"server_average": 0.0})  # as not set: rounds of an older version
-    runs = [fake_run(old, "fedavg", 0), off, with_average(fake_run(new, "fedavg", 0), 0.5)]
+    off = [fake_run(old, "fedavg", seed, train={"server_average": 0.0}) for seed in (0, 1)]
+    runs = [*off, with_average(fake_run(new, "fedavg", 0), 0.5)]
     [group] = group_runs(read_runs(runs))
     names = [(row.name, len(row.runs)) for row in group.rows]
-    assert names == [("FedAvg · train.server_average=0.9", 1), ("FedAvg · train.server_average=unset", 2)]
+    assert names == [("FedAvg · train.server_average=0.0", 2), ("FedAvg · train.server_average=0.9", 1)]
 
 
 def test_without_an_average_nothing_is_said_of_one(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import with_summary
 
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
+from fedbm.experiments.trials import Trial
 from fedbm.report.comparison import compare_outcome
 from fedbm.report.experiment_figures import overview_figure
 from fedbm.report.experiments_report import TITLE, experiments_report
@@ -86,7 +87,7 @@ def test_a_table_has_its_scores_as_pictures_before_it(ablation: Outcome, ablatio
 
 
 def test_what_the_lead_is_ahead_by_is_a_picture_where_it_can_be_tested(ablation: Outcome) -> None:
-    def uneven(result: Result) -> Result:
+    def uneven(result: Trial) -> Trial:
         if result.run is None or result.run.summary is None:
             return result
         best = {**result.run.summary["best"], "f1": 0.5 + 0.1 * result.seed * (result.row == "FedBM")}
@@ -160,7 +161,7 @@ def test_a_cell_whose_runs_another_shows_has_its_table_alone(tmp_path: Path) -> 
     made = fake_outcome(tmp_path / "runs", "comparison-kvasir", seeds=1, rounds=2)
     central = next(r.run for r in made.results if r.row == "Central")
 
-    def only(result: Result, *, methods: bool) -> Result:
+    def only(result: Trial, *, methods: bool) -> Trial:
         if result.row == "Central":
             return replace(result, run=central)
         kept = methods and result.at["beta"] == 0.05

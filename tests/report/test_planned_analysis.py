@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from drawings import texts
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, plain, with_summary
@@ -22,13 +21,12 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from fedbm.cli.commands.reproduce import print_tables
-from fedbm.engine.clients.cohort import find_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.experiments.contrasts import pool_clusters
-from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
-from fedbm.experiments.trials import trials
+from fedbm.experiments.trials import Trial, find_state, trials
 from fedbm.report.comparison import compare_outcome, pool_cells
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiments_report import experiments_report
@@ -40,7 +38,7 @@ from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.tables import contrast_table, endpoint_class_table, ladder_table, results_table, rounds_table
 from fedbm.report.verdicts import planned_verdict, verdicts
-from fedbm.runs.failure import is_divergence
+from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import holm, seeds_needed
 
@@ -74,7 +72,7 @@ def planned(root: Path, experiment: Experiment = CONFIRM, missing: Sequence[tupl
     return replace(made, results=tuple(replace(r, run=_scored(r)) for r in made.results))
 
 
-def _scored(result: Result) -> RunView | None:
+def _scored(result: Trial) -> RunView | None:
     run = result.run
     if run is None or run.summary is None:
         return None
@@ -232,21 +230,21 @@ def test_seeds_that_are_not_planned_do_not_count(tmp_path: Path) -> None:
     assert replace(outcome, results=others).withheld.startswith("6 of 24 runs of plan are on record")  # seed 3, from 6
 
 
-NOT_FINITE = "the model's outputs are not finite, so it cannot be scored; a lower lr may help"
-FULL = "the memory of cuda:0 is too small; try a smaller batch, width or size"
+DIVERGED = Failure("the model's outputs are not finite, so it cannot be scored; a lower lr may help", diverged=True)
+FULL = Failure("the memory of cuda:0 is too small; its free share is not finite")
 
 
 @pytest.mark.parametrize(
-    ("why", "averaged", "last"),
+    ("failure", "averaged", "last"),
     [
-        (NOT_FINITE, [0.3, 0.2], {"accuracy": 0.5, "f1": 0.2}),
-        (NOT_FINITE, [], {"accuracy": 0.0, "f1": 0.0}),
+        (DIVERGED, [0.3, 0.2], {"accuracy": 0.5, "f1": 0.2}),
+        (DIVERGED, [], {"accuracy": 0.0, "f1": 0.0}),
         (FULL, [0.3, 0.2], None),
     ],
     ids=["last score", "no score", "not the method's failure"],
 )
 def test_a_run_that_diverged_counts_with_its_last_averaged_score(
-    tmp_path: Path, why: str, averaged: list[float], last: dict[str, float] | None
+    tmp_path: Path, failure: Failure, averaged: list[float], last: dict[str, float] | None
 ) -> None:
     folder = fake_run(tmp_path / "runs", "fedavg", 3, done=3, rounds=20)
     lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
@@ -255,7 +253,9 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
     lines = [line[:-1] + more for line, more in zip(lines, added, strict=False)]
     (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     trial = next(t for t in trials(CONFIRM, SEEDS, {}) if t.row == "FedAvg")
-    (result,) = outcome_of(CONFIRM, [replace(trial, folder=folder, why=why, state="failed")]).results
+    keep_failure(folder, failure)
+    (result,) = outcome_of(CONFIRM, [find_state(replace(trial, folder=folder))]).results
+    assert (result.state, result.why) == ("failed", failure.reason)
     assert result.last == last
     complete = planned(tmp_path / "all")
     failed = [replace(result, id="x") if r.key == result.key else r for r in complete.results]
@@ -270,14 +270,6 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         assert (contrast.found.n, 100 * contrast.found.mean) == (4, pytest.approx(sum(gains) / 4))
         said = f"One run diverged and counts with the last averaged score: FedAvg, seed 3 ({100 * last['f1']:.1f} %)."
         assert said in sentences(again)
-
-
-def test_what_the_engine_says_of_values_that_are_not_finite_is_a_divergence() -> None:
-    problem = find_nonfinite({"weight": torch.tensor([float("nan")])})
-    assert problem is not None
-    assert is_divergence(f"round 3: the server's own training failed, {problem}; a lower generator_lr may help")
-    assert is_divergence(NOT_FINITE)
-    assert not is_divergence(FULL)
 
 
 def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
@@ -412,7 +404,7 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     made = fake_outcome(tmp_path, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3)
     level = {"FedAvg": 0.3, "half": 0.4, "FedBM": 0.5}
 
-    def scored(result: Result) -> Result:
+    def scored(result: Trial) -> Trial:
         assert result.run is not None
         assert result.run.summary is not None
         averaged = {**result.run.summary["last"], "f1": level[result.row] + 0.01 * (result.seed % 2)}

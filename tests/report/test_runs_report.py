@@ -174,6 +174,12 @@ def test_an_unfinished_run_is_named_and_counted_nowhere(tmp_path: Path) -> None:
     assert "Thin and dashed: a run that is not finished." in page.said()
 
 
+@pytest.mark.parametrize("name", ["report.html", "report.csv"])
+def test_a_run_that_was_stopped_between_its_details_and_its_summary_is_unfinished(tmp_path: Path, name: str) -> None:
+    write_report([fake_run(tmp_path, leave_out=["summary.json"])], tmp_path / name)
+    assert "unfinished, 6 of 6 rounds" in (tmp_path / name).read_text(encoding="utf-8")
+
+
 def test_what_an_unfinished_line_means_is_said_only_where_there_is_one(tmp_path: Path) -> None:
     assert "Thin and dashed" not in page_of([fake_run(tmp_path / "runs")], tmp_path).said()
 

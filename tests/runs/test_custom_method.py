@@ -17,6 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.methods import Scaffold
 from fedbm.runs import batch, custom_method
 from fedbm.runs.custom_method import for_processes, load_class, load_method, make_custom_config, with_method
+from fedbm.runs.failure import Failure
 from fedbm.runs.method_comparison import make_grid
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.scheduler import run_all
@@ -143,12 +144,13 @@ def test_a_file_that_changes_fails_its_run_and_no_other(tiny: dict[str, Any], wr
     own = with_method(config, load_method(f"{file}:Halved"))
     write("changing.py", "class Halved(:")
     news = list(run_all([own, own, config], processes=1, ids=["x", "y", batch.plan_jobs([config])[0].folder.name]))
-    failed = {number: text for number, text in news if isinstance(text, str)}
-    assert [text.partition(":")[0] for text in failed.values()] == ["SyntaxError", "SyntaxError"]
+    failed = {number: one.reason for number, one in news if isinstance(one, Failure)}
+    assert [reason.partition(":")[0] for reason in failed.values()] == ["SyntaxError", "SyntaxError"]
     assert [number for number, event in news if isinstance(event, Event) and event.record] == [2]
     write("changing.py", HALVED + "\n# edited")
-    [(_, sentence)] = run_all([own], ids=["halved-scans-s0-000000000000"])
-    assert sentence == "its data or its method's file changed after the command started. Run the command again."
+    [(_, failure)] = run_all([own], ids=["halved-scans-s0-000000000000"])
+    assert isinstance(failure, Failure)
+    assert failure.reason == "its data or its method's file changed after the command started. Run the command again."
 
 
 def test_an_edited_file_is_read_again(write: Write) -> None:
@@ -189,7 +191,7 @@ def test_options_come_from_a_configuration_file(write: Write) -> None:
         FedBMError, match="^mu is an option of fedprox, not of .*options.py:Halved. Remove it, or use fedprox.$"
     ):
         to_sections({"method": reference, "mu": 1})
-    with pytest.raises(FedBMError, match="--mu is an option of fedprox, but no such method is named"):
+    with pytest.raises(FedBMError, match="mu is an option of fedprox, but no such method is named"):
         make_grid({}, {"mu": 1}, [reference], [None], [0])
 
 

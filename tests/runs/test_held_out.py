@@ -92,6 +92,17 @@ def test_images_of_a_held_out_site_are_in_no_other_score(tiny: dict[str, Any], s
     assert [source.name for source in details.sources] == ["east", "north"]
 
 
+@pytest.mark.parametrize("subset", ["val", "test"])
+def test_images_of_other_sites_must_remain_to_score(
+    tiny: dict[str, Any], sites: Dataset, tmp_path: Path, subset: str
+) -> None:
+    names = np.array(sites.columns["site"], copy=True)
+    names[sites.indices(subset)] = "south"
+    data = dataclasses.replace(sites, columns={"site": names})
+    with pytest.raises(FedBMError, match=f"scans has no {subset} images outside of the held-out south"):
+        plan_of(tiny, data, tmp_path, **COLUMN, clients=2)
+
+
 def test_a_resumed_run_has_the_same_scores(tiny: dict[str, Any], sites: Dataset, tmp_path: Path) -> None:
     whole, broken = (plan_of(tiny, sites, tmp_path / out, feature_shift="noise") for out in ("whole", "broken"))
     play(whole)
@@ -171,7 +182,7 @@ def test_a_partition_made_in_python(scans: Path, tiny: dict[str, Any], tmp_path:
         ({**COLUMN, "held_out": 1}, "held_out only applies if partition is dirichlet, balanced, quantity, iid"),
         (
             {"held_out_values": "south"},
-            "held_out_values only applies if partition is column, but it is dirichlet",
+            "held_out_values only applies if partition is column, but .* uses dirichlet by default",
         ),
         ({**COLUMN, "held_out_values": "west"}, 'the column "site" has no value "west" to hold out'),
         ({**COLUMN, "clients": 3}, 'clients is 3, but the column "site" has 2'),

@@ -108,7 +108,7 @@ def test_to_pandas(scans: Path, shared: dict[str, Any], monkeypatch: pytest.Monk
         ({"methods": []}, "no method is given"),
         ({"methods": "fedmb"}, 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ({"methods": [FedAvg]}, "method must be a name or an object"),
-        ({"temperature": 3}, "--temperature is an option of fedbm, but not of fedavg"),
+        ({"temperature": 3}, "temperature is an option of fedbm, but not of fedavg"),
         ({"ruonds": 3}, 'there is no setting "ruonds" (did you mean "rounds"?)'),
     ],
 )
@@ -164,7 +164,9 @@ class TestOptionsOfOneName:
             to_sections({"method": "fedprox", "other_mu": 2})
 
     def test_a_grid_refuses_the_ambiguous_name(self) -> None:
-        with pytest.raises(FedBMError, match="--mu is a different option for fedprox and other. Use --fedprox-mu or"):
+        with pytest.raises(
+            FedBMError, match="^mu is a different option for fedprox and other. Use fedprox_mu or other_mu"
+        ):
             make_grid({}, {"mu": 2}, ["fedprox", "other"], [None], [0])
         configs = make_grid({}, {"fedprox_mu": 0.5, "other_mu": 7}, ["fedprox", "other", "fedavg"], [None], [0])
         assert [config.method for config in configs] == [FedProx(mu=0.5), Other(mu=7), FedAvg()]

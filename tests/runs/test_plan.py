@@ -136,6 +136,8 @@ def test_finding_a_run(tmp_path: Path) -> None:
         find_run(tmp_path, "digits")
     with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists the runs"):
         find_run(tmp_path, "ffff")
+    with pytest.raises(FedBMError, match=r" is a folder of \d runs\. Give one of them, such as .*fedavg-c"):
+        find_run(tmp_path / "elsewhere", str(tmp_path))
 
 
 def test_a_method_of_ones_own_is_named_by_its_code_and_its_fields(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from whole_runs import assert_same_run, plan_of
 
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
+from fedbm.runs.failure import Failure
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.runner import run, run_path
 from fedbm.runs.scheduler import find_pool, run_all
@@ -128,8 +129,8 @@ def test_on_a_cluster(ray: Any, tiny: dict[str, Any], tmp_path: Path, monkeypatc
     ids = [plan_of(slow, out, seed=0).id, plan_of(tiny, out, lr=1e30, width=64, on_nonfinite="stop").id]
     before, failed = [], {}
     for number, news in run_all(configs, ids=ids, is_last_round=lambda number: number == 0 and len(before) >= 3):
-        if isinstance(news, str):
-            failed[number] = news
+        if isinstance(news, Failure):
+            failed[number] = news.reason
         elif number == 0 and news.record is not None:
             before.append(news.round)
     assert list(failed) == [1]

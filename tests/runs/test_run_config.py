@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,17 @@ from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pytest
+from calling import flags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import fedbm
+from fedbm.cli.flags import read_config
+from fedbm.cli.main import parse
 from fedbm.config.options import DataOptions, ModelOptions, TrainOptions, check, type_words
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, FedBM
+from fedbm.runs.method_comparison import make_grid
 from fedbm.runs.run_config import (
     Config,
     check_config,
@@ -38,8 +44,8 @@ FLAGS = {key.flag: key for key in keys()}
         (TrainOptions, "rounds", 7.0, 7),
         (TrainOptions, "rounds", "1e3", 1000),
         (TrainOptions, "rounds", np.int64(7), 7),
-        (TrainOptions, "seed", str(2**62 + 1), 2**62 + 1),
-        (TrainOptions, "seed", 2**62 + 1, 2**62 + 1),
+        (DataOptions, "split_seed", str(2**62 + 1), 2**62 + 1),
+        (DataOptions, "split_seed", 2**62 + 1, 2**62 + 1),
         (TrainOptions, "lr", "1e-3", 0.001),
         (TrainOptions, "lr", 1, 1.0),
         (TrainOptions, "participation", 1, 1.0),
@@ -109,8 +115,9 @@ def test_values_made_in_python_are_checked_too() -> None:
         check_config(Config(method=FedBM(temperature=0)))
     with pytest.raises(FedBMError, match="partition = file needs partition_file"):
         check_config(Config(data=DataOptions(partition="file")))
-    with pytest.raises(FedBMError, match="partition must be file"):
-        check_config(Config(data=DataOptions(partition_file="p.json")))
+    needless = Config(data=DataOptions(partition="iid", partition_file="p.json"), given=frozenset({"data.partition"}))
+    with pytest.raises(FedBMError, match="partition_file only applies if partition is file, but it is iid. Remove"):
+        check_config(needless)
 
 
 @pytest.mark.parametrize(
@@ -318,3 +325,48 @@ def test_a_dictionary_among_a_methods_fields_can_be_read_again(tmp_path: Path) -
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     kept = read_sections(tmp_path / "config.toml")["method"]["weights"]
     assert kept == {"cyst": [1, {"deep": "yes"}], "odd key ü": ""}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        (
+            {"partition": "iid", "beta": 0.5},
+            "beta only applies if partition is dirichlet, balanced or quantity, but it is iid. Remove beta.",
+        ),
+        (
+            {"shards_per_client": 7},
+            "shards_per_client only applies if partition is shards, but digits uses dirichlet by default. "
+            "Remove shards_per_client or set partition = shards.",
+        ),
+        ({"optimizer": "adam", "momentum": 0.5}, "momentum only applies if optimizer is sgd, but it is adam. Remove"),
+        (
+            {"method": "fedbm", "generator": False, "fedbm_lambda_dis": 1},
+            "fedbm_lambda_dis only applies to fedbm if generator is yes, but it is no. Remove fedbm_lambda_dis.",
+        ),
+        ({"method": "fedavg", "encoder": "bert"}, "encoder only applies to methods that read concepts, not to fedavg."),
+    ],
+)
+def test_an_argument_without_effect_gets_the_sentence_of_its_flag(
+    chosen: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python and the command line refuse the same settings, each in its own words; a file may contain them."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedBMError) as caught:
+        fedbm.simulate("digits", **chosen)
+    assert str(caught.value).startswith(sentence)
+    with pytest.raises(FedBMError) as typed:
+        check_config(recommend(read_config(parse(["run", *map(str, flags(chosen))])), {}))
+    dashed = re.sub(r"\b(beta|shards_per_client|momentum|fedbm_lambda_dis|encoder)\b", as_flag, sentence)
+    dashed = dashed.replace("set partition = shards", "set --partition shards")
+    assert str(typed.value).startswith(dashed)
+    assert check_config(recommend(make_config(to_sections(chosen)), {})).arguments == {}
+
+
+def as_flag(found: re.Match[str]) -> str:
+    return "--" + found[0].replace("_", "-")
+
+
+def test_one_method_that_reads_concepts_is_enough_in_a_comparison() -> None:
+    configs = make_grid({}, {"encoder": "bert"}, ["fedavg", "fedbm"], [None], [0])
+    assert [check_config(config).language.encoder for config in configs] == ["bert", "bert"]

@@ -20,6 +20,7 @@ from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.engine.round_loop import Event
 from fedbm.runs import run_file_writer
 from fedbm.runs import scheduler as side_by_side
+from fedbm.runs.failure import Failure
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.scheduler import _start_worker as hire
 from fedbm.runs.scheduler import places_for, run_all
@@ -55,9 +56,10 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
     changes = ({"seed": 0}, {"seed": 1, "lr": 1e30, "on_nonfinite": "stop"}, {"seed": 2})
     news = list(run_all(configs_of(tiny, tmp_path / "together", *changes)))
-    failed = {number: text for number, text in news if isinstance(text, str)}
+    failed = {number: failure for number, failure in news if isinstance(failure, Failure)}
     assert list(failed) == [1]
-    assert "is unusable" in failed[1]
+    assert "is unusable" in failed[1].reason
+    assert failed[1].diverged
     rounds = rounds_of(news)
     assert sorted(rounds) == [(n, r) for n in (0, 2) for r in (1, 2, 3, 4)]
     for seed in (0, 2):
@@ -96,7 +98,7 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     assert pipe.told == [
         (0, Event(1, "0")),
         (1, Event(1, "1")),
-        (0, "ValueError: a fault in the program"),
+        (0, Failure("ValueError: a fault in the program")),
         (1, Event(2, "1")),
         (1, None),
     ]
@@ -110,7 +112,7 @@ def test_a_process_that_is_killed_takes_its_run_and_no_other(tiny: dict[str, Any
             [process] = multiprocessing.active_children()
             os.kill(process.pid, signal.SIGKILL)
         news.append((number, event))
-    assert (0, "its process ended with status -9") in news
+    assert (0, Failure("its process ended with status -9")) in news
     ended = [event.round for number, event in news if number == 1 and event.record is not None]
     assert ended == [1, 2, 3, 4], "in a process that took its place"
 

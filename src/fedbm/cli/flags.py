@@ -6,14 +6,15 @@ The options of methods need PyTorch, so the functions here import them only when
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbm.cli.parser import Parser
-from fedbm.config.keys import Key, section_keys
-from fedbm.config.options import OPTION_NEEDS, EngineOptions, check
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.config.keys import Key, section_keys, spell
+from fedbm.config.options import EngineOptions, check
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.text import format_option
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def add_all_settings(parser: Parser, without: Sequence[str] = ()) -> None:
 
 def add_setting(group: Any, flag: str, **more: Any) -> None:
     """Add one flag that sets a key of the configuration."""
-    switch = "--" + flag.replace("_", "-")
-    group.add_argument(switch, dest=flag, action=StoreSetting, default=argparse.SUPPRESS, **more)
+    group.add_argument(spell(flag, "--"), dest=flag, action=StoreSetting, default=argparse.SUPPRESS, **more)
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +104,13 @@ def read_config(args: argparse.Namespace) -> Config:
     if method_in_file != flags.get("method", method_in_file):
         values["method"] = {}  # the file's options belong to another method
     make = make_custom_config if is_reference(flags.get("method")) else make_config
-    return make(override(values, flags), where=file or "the command")
+    config = make(override(values, flags), where=file or "the command")
+    return dataclasses.replace(config, arguments=switches(args.settings))
+
+
+def switches(settings: Iterable[str]) -> dict[str, str]:
+    """Return flag → how a user types it, such as {"min_samples": "--min-samples"}."""
+    return {flag: spell(flag, "--") for flag in settings}
 
 
 def read_file(file: str) -> dict[str, dict[str, Any]]:
@@ -120,34 +126,3 @@ def read_file(file: str) -> dict[str, dict[str, Any]]:
 def runs_folder(args: argparse.Namespace) -> Path:
     """Return the folder of runs that --out names."""
     return Path(check(EngineOptions, "out", args.settings.get("out", EngineOptions.out))).expanduser()
-
-
-def check_applies(flags: Iterable[str], configs: Sequence[Config], beta: str = "--beta", planned: bool = True) -> None:
-    """Raise FedBMError for a flag that has no effect. A file may contain such keys, because it may set all keys.
-
-    *beta* is the flag that set β. Configurations that are not *planned* lack the recommendations of the data set, so
-    their partition is not known unless it was given.
-    """
-    for config in configs:
-        values = {**vars(config.data), **vars(config.model), **vars(config.train), **vars(config.method)}
-        needs = {**OPTION_NEEDS, **config.method.option_needs}
-        for flag in flags:
-            key, suitable = needs.get(flag.removeprefix(f"{config.method.name}_"), ("", ()))
-            by_default = key == "partition" and "data.partition" not in config.given
-            if key not in values or values[key] in suitable or (by_default and not planned):
-                continue
-            switch = beta if flag == "beta" else "--" + flag.replace("_", "-")
-            value = format_option(values[key])
-            now = f"{config.data.name} uses {value} by default" if by_default else f"it is {value}"
-            advice = f" or set --{key} {format_option(suitable[0])}" if by_default else ""
-            only = join_words(map(format_option, suitable))
-            whose = f" to {config.method.name}" if key in vars(config.method) else ""
-            raise FedBMError(f"{switch} only applies{whose} if {key} is {only}, but {now}. Remove {switch}{advice}.")
-    switches = [key.switch for key in section_keys() if key.section == "language" and key.flag in flags]
-    if switches and not any(config.method.needs_concepts for config in configs):
-        from fedbm.runs.run_config import method_label
-
-        names = join_words(dict.fromkeys(method_label(config.method, {}) for config in configs))
-        raise FedBMError(
-            f"{switches[0]} only applies to methods that read concepts, not to {names}. Remove {switches[0]}."
-        )

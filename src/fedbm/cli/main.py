@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argparse does.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed before the start, as by some services
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
     try:
         try:
             from fedbm.cli.output import Output
@@ -44,8 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PermissionError as error:
         return _fail(f"cannot read or write {error.filename}: permission denied. Use the account that owns it")
     except BrokenPipeError:  # the reader of the output is gone, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            _discard_output()
+            return _fail(f"cannot write the output of the command: {error.strerror}. Free some space")
         if not (sentence := explain_missing(error)):
             raise
         return _fail(sentence)
@@ -96,6 +103,11 @@ def explain_missing(error: Exception) -> str:
     if name in ("", "fedbm"):
         return ""
     return f"{'PyTorch' if name == 'torch' else name} cannot be imported ({error}). {INSTALL}"
+
+
+def _discard_output() -> None:
+    """Send the rest of standard output nowhere, so that Python does not fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str) -> int:

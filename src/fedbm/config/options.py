@@ -23,6 +23,8 @@ from fedbm.utils.text import format_value
 
 TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
+MAX_SEED = 2**32 - 1
+
 BOUNDS = {
     "above": (operator.gt, "above"),
     "least": (operator.ge, "at least"),
@@ -77,7 +79,7 @@ def check(section: type, key: str, value: Any) -> Any:
     for name, (is_within, words) in BOUNDS.items():
         bound = bounds[name]
         if bound is not None and isinstance(checked, int | float) and not is_within(checked, bound):
-            raise FedBMError(f"{key} must be {words} {bound:g}{whose}, not {checked:g}")
+            raise FedBMError(f"{key} must be {words} {bound:.12g}{whose}, not {checked:.12g}")
     return checked
 
 
@@ -230,10 +232,13 @@ class DataOptions:
 _DATA_KEYS = [field.name for field in dataclasses.fields(DataOptions)]
 PARTITION_KEYS = tuple(_DATA_KEYS[_DATA_KEYS.index("partition") :])  # the others describe the images
 BY_BETA = ("dirichlet", "balanced", "quantity")  # the partitions that depend on β
+NEVER_IGNORED = ("partition_file", "partition_column", "held_out", "held_out_values")  # refused in a file, too
 OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
     "beta": ("partition", BY_BETA),
     "classes_per_client": ("partition", ("classes",)),
     "shards_per_client": ("partition", ("shards",)),
+    "partition_file": ("partition", ("file",)),
+    "partition_column": ("partition", ("column",)),
     "held_out": ("partition", (*BY_BETA, "iid", "classes", "shards")),
     "held_out_values": ("partition", ("column",)),
     "shift_strength": ("feature_shift", ("brightness", "contrast", "blur", "noise")),
@@ -355,6 +360,7 @@ class TrainOptions:
         0,
         "seed of everything random: partition, choice of prompts, selection of clients, initial weights, batches",
         least=0,
+        most=MAX_SEED,
     )
 
 

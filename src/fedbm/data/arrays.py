@@ -113,13 +113,13 @@ def from_torch(
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and len(dataset)):
         raise FedBMError(f"the {type(dataset).__name__} has no items: use a map-style data set of (image, label)")
     images: list[NDArray[np.uint8]] = []
-    labels, own = [], (0, 0, 0)
+    labels, own, largest = [], (0, 0, 0), 0
     for i in range(len(dataset)):
         item = dataset[i]
         if not isinstance(item, tuple | list) or len(item) < 2 or np.asarray(item[1]).size != 1:
             raise FedBMError(f"item {i} of the data set is not (image, label) with one label: return such pairs")
         pixels = _image_pixels(item[0], f"image {i}")
-        own = own if images else pixels.shape
+        own, largest = own if images else pixels.shape, max(largest, *pixels.shape[:2])
         if not channels and pixels.shape[2] != own[2]:
             raise FedBMError(f"image {i} has {pixels.shape[2]} channels, but image 0 has {own[2]}: give channels=1")
         side = size or round_up_size(max(own))
@@ -127,7 +127,7 @@ def from_torch(
         labels.append(np.asarray(item[1]).item())
     names = getattr(dataset, "classes", None) if classes is None else classes
     made = from_arrays(np.stack(images), labels, names, **{"name": "torch", **more})
-    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, max(own), made.shape[1])))
+    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, largest, made.shape[1])))
 
 
 def _image_pixels(image: Any, what: str) -> NDArray[np.uint8]:
@@ -165,10 +165,14 @@ def to_pixels(given: ArrayLike, what: str) -> NDArray[np.uint8]:
 def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return class names and the class number of each image."""
     labels = _to_array(given, "labels", count)
+    if labels.dtype.kind in "OT" and all(isinstance(label, str) for label in labels):  # texts of pandas and NumPy 2
+        labels = np.array(labels.tolist(), dtype=np.str_)
     if labels.dtype.kind == "U" and classes is None:
         return encode_labels(labels.tolist())
     if labels.dtype.kind not in "Uiu":
         raise FedBMError(f"labels are {labels.dtype}: use whole numbers from 0 up, or class names")
+    if classes is None and labels.max() >= count:  # names of so many classes may not fit into memory
+        raise FedBMError(f"labels contain {labels.max()}, but there are {count} images: number the classes from 0 up")
     names = tuple(map(str, range(int(labels.max()) + 1) if classes is None else classes))
     if len(set(names)) < len(names):
         raise FedBMError(f"classes are {', '.join(names)}: give every class a name of its own")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbm.config.options import DataOptions, check
 from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
@@ -21,7 +22,7 @@ from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
 from fedbm.data.readers.sample_index import Source, text_array
 from fedbm.data.readers.table import is_table, join_metadata
-from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
+from fedbm.data.splits import SPLITS, Split, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
 from fedbm.utils.text import format_count, make_html
@@ -166,8 +167,15 @@ def load(
     """
     check_source(name_or_path)
     check_image_shape(size, channels)
-    check_split_option(split, group)
-    _check_reading(on_bad_file, value_range, has_own_statistics=normalise == "own", given=bool(mean or std))
+    for key, value in (("split", split), ("normalise", normalise), ("on_bad_file", on_bad_file)):
+        check(DataOptions, key, value)
+    if group and split in ("official", "stratified"):
+        raise FedBMError(f'group = "{group}" has no effect with split = "{split}": use split = "grouped"')
+    if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
+        text = ",".join(f"{value:g}" for value in value_range)
+        raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {text}")
+    if normalise == "own" and (mean or std):
+        raise FedBMError('mean and std have no effect with normalise = "own": remove them, or use "fixed"')
     concepts = concepts or {}
     table = Path(metadata).expanduser() if metadata else None
     if table and folder and not table.exists() and (folder / table).exists():
@@ -337,17 +345,6 @@ def check_image_shape(size: int | None, channels: int | None) -> None:
         raise FedBMError(f"image size {size} is not supported: use a multiple of 4 from 16 up")
     if channels not in (None, 1, 3):
         raise FedBMError(f"{channels} channels are not supported: use 1 (grey) or 3 (colour)")
-
-
-def _check_reading(on_bad_file: str, value_range: ValueRange, has_own_statistics: bool, given: bool) -> None:
-    """Raise FedBMError if images cannot be read in this way; *given* is whether mean or std are."""
-    if on_bad_file not in ("refuse", "skip"):
-        raise FedBMError(f'on_bad_file is "{on_bad_file}", but it must be "refuse" or "skip"')
-    if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
-        text = ",".join(f"{value:g}" for value in value_range)
-        raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {text}")
-    if has_own_statistics and given:
-        raise FedBMError('mean and std have no effect with normalise = "own": remove them, or use "fixed"')
 
 
 def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:

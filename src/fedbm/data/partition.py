@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,46 +15,46 @@ from numpy.typing import ArrayLike, NDArray
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
-from fedbm.utils.schema import PLAIN, TEXT, check, choice, each, keys, number, or_null, whole
+from fedbm.utils.json_records import Index, JsonRecord, Keys, Length, NonNegative, Range, decode
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
 MAX_DRAWN = 50  # clients in a notebook
-SHIFTS = ("brightness", "contrast", "blur", "noise")  # kinds of a feature shift
-SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)
-
-_NUMBER = whole(0, 2**63 - 1)  # of a sample or client
-SHIFT = keys({"kind": choice(*SHIFTS), "strength": number(0, 1), "seed": whole(0), "levels": each(number(-1, 1))})
-_FILE = keys(
-    {
-        "clients": each(each(_NUMBER), least=1),
-        "held_out?": each(each(_NUMBER)),
-        "shift?": or_null(SHIFT),
-        "kind?": TEXT,
-        "settings?": SETTINGS,
-        "moved?": each(keys({"source": _NUMBER, "target": _NUMBER, "sample": _NUMBER})),
-    }
-)
+ShiftKind = Literal["brightness", "contrast", "blur", "noise"]
+SHIFTS: tuple[ShiftKind, ...] = get_args(ShiftKind)
+Number = Annotated[int, Range(0, 2**63 - 1)]  # of a sample or client
+Settings = Annotated[Mapping[str, Any], Keys({"beta?": NonNegative | None})]  # of a partitioner
 
 Ints = NDArray[np.int64]
 
 
-class Move(NamedTuple):
+@dataclass(frozen=True)
+class Move:
     """A sample that was moved to a client with too few samples."""
 
-    source: int
-    target: int
-    sample: int
+    source: Number
+    target: Number
+    sample: Number
+
+
+@dataclass(frozen=True, eq=False)
+class Shift(JsonRecord):
+    """A change of the images that differs from client to client; see `fedbm.data.feature_shift`."""
+
+    kind: ShiftKind
+    strength: Annotated[float, Range(0, 1)]
+    seed: Index
+    levels: tuple[Annotated[float, Range(-1, 1)], ...]  # of the clients, then of the held-out clients
 
 
 @dataclass(frozen=True)
-class Shift:
-    """A change of the images that differs from client to client; see `fedbm.data.feature_shift`."""
-
-    kind: str
-    strength: float
-    seed: int
-    levels: tuple[float, ...]  # of the clients, then of the held-out clients
+class _File:
+    clients: Annotated[tuple[tuple[Number, ...], ...], Length(least=1)]
+    kind: str = "file"
+    settings: Settings = field(default_factory=dict)
+    moved: tuple[Move, ...] = ()
+    held_out: tuple[tuple[Number, ...], ...] = ()
+    shift: Shift | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,11 +106,8 @@ class Partition:
     @property
     def digest(self) -> str:
         """SHA-256 of the assignment, independent of kind and settings."""
-        return assignment_digest([client.tolist() for client in self.clients], *self._more().values())
-
-    def _more(self) -> dict[str, Any]:
-        shift = dataclasses.asdict(self.shift) | {"levels": list(self.shift.levels)} if self.shift else None
-        return {"held_out": [client.tolist() for client in self.held_out], "shift": shift}
+        clients, held_out = ([client.tolist() for client in part] for part in (self.clients, self.held_out))
+        return assignment_digest(clients, held_out, self.shift)
 
     @property
     def held_out_names(self) -> tuple[str, ...]:
@@ -128,6 +125,8 @@ class Partition:
 
     def to_json(self, labels: Ints, classes: Sequence[str]) -> dict[str, Any]:
         """Return the content of a partition file."""
+        shift = {**vars(self.shift), "levels": list(self.shift.levels)} if self.shift else None
+        more = {"held_out": [client.tolist() for client in self.held_out], "shift": shift}
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -135,31 +134,29 @@ class Partition:
             "clients": [client.tolist() for client in self.clients],
             "counts": self.counts(labels, len(classes)).tolist(),
             "classes": list(classes),
-            "moved": [move._asdict() for move in self.moved],
-            **{name: value for name, value in self._more().items() if value},
+            "moved": [vars(move) for move in self.moved],
+            **{name: value for name, value in more.items() if value},
         }
 
 
-def assignment_digest(clients: Any, held_out: Any = None, shift: Any = None) -> str:
+def assignment_digest(clients: Any, held_out: Any = None, shift: Shift | None = None) -> str:
     """Return the SHA-256 of an assignment. Missing parts do not enter it, so that older digests stay valid."""
-    more = {name: value for name, value in (("held_out", held_out), ("shift", shift)) if value}
-    return digest_of({"clients": clients, **more})
+    more = {"held_out": held_out} if held_out else {}
+    return digest_of({"clients": clients, **more, **({"shift": vars(shift)} if shift else {})})
 
 
 def parse_partition(value: Any, where: str = "the partition") -> Partition:
     """Return the partition written by Partition.to_json. Only "format" and "clients" are required."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
-    check(value, _FILE, where)
-    moved = tuple(Move(move["source"], move["target"], move["sample"]) for move in value.get("moved", []))
-    shift = value.get("shift")
+    found = decode(_File, value, where)
     return Partition(
-        sort_samples(value["clients"]),
-        value.get("kind", "file"),
-        value.get("settings", {}),
-        moved,
-        held_out=sort_samples(value.get("held_out", ())),
-        shift=Shift(shift["kind"], shift["strength"], shift["seed"], tuple(shift["levels"])) if shift else None,
+        sort_samples(found.clients),
+        found.kind,
+        found.settings,
+        found.moved,
+        held_out=sort_samples(found.held_out),
+        shift=found.shift,
     )
 
 
@@ -204,7 +201,7 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
 
     Held-out clients may also have val and test samples.
     """
-    check(dict(partition.settings), SETTINGS, f"settings of {where}")
+    decode(Settings, dict(partition.settings), f"settings of {where}")  # type: ignore[type-abstract]
     if not partition.clients:
         raise FedBMError(f"{where} has no clients")
     everyone = (*partition.clients, *partition.held_out)
@@ -226,6 +223,17 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
     samples, times = np.unique(assigned, return_counts=True)
     if (times > 1).any():
         raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
+
+
+def check_scored(partition: Partition, dataset: Dataset) -> None:
+    """Raise FedBMError if there is no val or test image that belongs to no held-out client."""
+    for subset in ("val", "test"):
+        if not len(partition.scored_samples(dataset, subset)):
+            outside = f" outside of the held-out {', '.join(partition.held_out_names)}" if partition.held_out else ""
+            raise FedBMError(
+                f"{dataset.name} has no {subset} images{outside}, on which the model is scored: hold out others, "
+                'or use split = "stratified"'
+            )
 
 
 def hold_out(partition: Partition, count: int) -> Partition:

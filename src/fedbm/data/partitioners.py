@@ -1,4 +1,4 @@
-"""Assign every training sample to exactly one client. `column_partition.py` does it by a column such as site.
+"""Assign every training sample to exactly one client. `column_partitioner.py` does it by a column such as site.
 
     dirichlet:   p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
     balanced:    q_i ~ Dir(β·1_K) for each client i; clients of equal size draw the classes of their samples from q_i

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,6 @@ TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
 # Samples with the same value in these columns are similar and must not be separated. A name may also be spelt
 # PatientID, "Patient ID", patient-id and so on.
 _GROUP_COLUMNS = ("patient", "subject", "lesion", "writer", "user")
-
-
-def check_split_option(split: str, group: str | None) -> None:
-    if split not in get_args(Split):
-        near = did_you_mean(split, get_args(Split))
-        raise FedBMError(f'split is "{split}", but it must be {join_words(get_args(Split))}{near}')
-    if group and split in ("official", "stratified"):
-        raise FedBMError(f'group = "{group}" has no effect with split = "{split}": use split = "grouped"')
 
 
 def choose_split(

@@ -26,7 +26,7 @@ from fedbm.engine.round_record import Evaluation
 from fedbm.errors import FedBMError
 from fedbm.methods.base import State, size_of
 from fedbm.utils.io import atomic_write
-from fedbm.utils.typed_json import decode
+from fedbm.utils.json_records import decode
 
 FORMAT = 1
 CHECKSUM_KEY = "crc32"  # key in a file's metadata
@@ -94,14 +94,14 @@ def checksum(state: State) -> int:
 class ClientStates(Mapping[int, State]):
     """Client states on disk, loaded on access, so that memory does not grow with the number of clients.
 
-    Up to *cache_bytes* of the states used last are also kept on the device. A new state in this cache is written by
-    save(), or when it leaves the cache. A state that is replaced before a checkpoint names it is removed.
+    New states are also kept on the device until they take more than *cache_bytes*; then all of them move to disk. A
+    state on the device is written by save(). A state that is replaced before a checkpoint names it is removed.
     """
 
     def __init__(self, folder: Path, device: torch.device | str, rounds: dict[int, int], cache_bytes: int = 0) -> None:
         self._folder, self._device, self._cache_bytes, self.rounds = folder, device, cache_bytes, rounds
         self._checkpointed = dict(rounds)
-        self._cached: dict[int, State] = {}  # the least recently used first
+        self._cached: dict[int, State] = {}
         self._size = 0  # bytes of the cached states
         self._unsaved: set[int] = set()
 
@@ -109,13 +109,9 @@ class ClientStates(Mapping[int, State]):
         return client in self.rounds
 
     def __getitem__(self, client: int) -> State:
-        state = self._cached.get(client)
-        if state is None:
-            state = load_tensors(self._path(client, self.rounds[client]), self._device)[0]
-        if not self._cache_bytes:
-            return state
-        self._add_to_cache(client, state)
-        return {name: value.clone() for name, value in state.items()}  # the caller may change them
+        if client in self._cached:
+            return {name: value.clone() for name, value in self._cached[client].items()}  # the caller may change them
+        return load_tensors(self._path(client, self.rounds[client]), self._device)[0]
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.rounds))
@@ -132,41 +128,28 @@ class ClientStates(Mapping[int, State]):
         copied = {name: value.detach().to(self._device, copy=True) for name, value in state.items()}
         before, self.rounds[client] = self.rounds.get(client), round_  # after the copy, which may run out of memory
         self._unsaved.add(client)
-        self._add_to_cache(client, copied)
+        self._size += size_of(copied) - size_of(self._cached.get(client, {}))
+        self._cached[client] = copied
+        if self._size > self._cache_bytes or not self._cache_bytes:
+            self.drop_from_memory()
         if before not in (None, round_, self._checkpointed.get(client)):
             self._path(client, before).unlink(missing_ok=True)
 
     def save(self) -> None:
         """Write all new states, which the next checkpoint names."""
-        for client in sorted(self._unsaved):
-            self._write(client)
+        self._write_unsaved()
         self._checkpointed = dict(self.rounds)
 
     def drop_from_memory(self) -> bool:
-        """Empty the cache and turn it off. Return whether it contained a state."""
-        cached, self._cache_bytes = bool(self._cached), 0
-        self._shrink_cache()
-        return cached
+        """Move all states to disk, and keep no more on the device. Return whether there was one."""
+        self._write_unsaved()
+        dropped, self._cache_bytes, self._cached, self._size = bool(self._cached), 0, {}, 0
+        return dropped
 
-    def _add_to_cache(self, client: int, state: State) -> None:
-        self._remove_from_cache(client)
-        self._cached[client] = state
-        self._size += size_of(state)
-        self._shrink_cache()
-
-    def _shrink_cache(self) -> None:
-        while self._cached and (self._size > self._cache_bytes or not self._cache_bytes):
-            oldest = next(iter(self._cached))
-            if oldest in self._unsaved:
-                self._write(oldest)
-            self._remove_from_cache(oldest)
-
-    def _remove_from_cache(self, client: int) -> None:
-        self._size -= size_of(self._cached.pop(client, {}))
-
-    def _write(self, client: int) -> None:
-        save_tensors(self._path(client, self.rounds[client]), self._cached[client], {})
-        self._unsaved.remove(client)
+    def _write_unsaved(self) -> None:
+        for client in sorted(self._unsaved):
+            save_tensors(self._path(client, self.rounds[client]), self._cached[client], {})
+            self._unsaved.remove(client)
 
     def _path(self, client: int, round_: int) -> Path:
         return self._folder / f"{client}-{round_}.safetensors"

@@ -17,7 +17,7 @@ from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, is_better
 from fedbm.engine.server_average import averaged_pieces
-from fedbm.errors import FedBMError
+from fedbm.errors import DivergenceError, FedBMError
 from fedbm.methods._average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
 from fedbm.utils.metrics import (
@@ -49,7 +49,7 @@ def _compute_probabilities(method: Method, model: nn.Module, data: Samples) -> t
 def _fetch(found: torch.Tensor, model: nn.Module) -> Array:
     """Return probabilities as an array; raise FedBMError if they are not finite."""
     if not bool(found.isfinite().all()):
-        raise FedBMError(f"the model's outputs are not finite, so it cannot be scored; {_find_cause(model)}")
+        raise DivergenceError(f"the model's outputs are not finite, so it cannot be scored; {_find_cause(model)}")
     return np.asarray(found.cpu().numpy())
 
 

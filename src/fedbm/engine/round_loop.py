@@ -27,7 +27,7 @@ from fedbm.engine.round_record import AveragedScores, ClientRound, Dropped, Eval
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, no_common_model
 from fedbm.engine.server_optimizer import ServerOptimizer
-from fedbm.errors import FedBMError
+from fedbm.errors import DivergenceError, FedBMError
 from fedbm.methods.base import Aggregator, Method, State, Steps, Task, size_of
 from fedbm.utils.seeds import numpy_rng
 
@@ -193,7 +193,7 @@ class RoundLoop:
                 aggregator.add(upload)
                 clients.append(ClientRound(upload.client, upload.n, upload.losses, upload.seconds))
             elif self.train.on_nonfinite == "stop" and not result.missing:
-                raise FedBMError(
+                raise DivergenceError(
                     f"round {round_}: the update of client {upload.client} is unusable: {result.rejection}"
                 )
             else:
@@ -209,8 +209,9 @@ class RoundLoop:
         if empty == min(MAX_EMPTY_ROUNDS, self.train.rounds):  # the model of a shorter run would be untrained
             last = collected.dropped[-1]
             who = f"in {empty} consecutive rounds no client" if empty > 1 else "no client"
-            advice = "lower drop_rate" if last.reason == LOST else "a lower lr may help"
-            raise FedBMError(
+            lost = last.reason == LOST
+            advice = "lower drop_rate" if lost else "a lower lr may help"
+            raise (FedBMError if lost else DivergenceError)(
                 f"round {collected.round}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
             )
 
@@ -231,7 +232,9 @@ class RoundLoop:
         yield from wait_until_idle(device)
         if after is not self.server and (why := find_nonfinite(after)) is not None:
             rates = " or ".join(name for name in vars(self.method) if name.endswith("_lr")) or "learning rate"
-            raise FedBMError(f"round {done.round}: the server's own training failed, {why}; a lower {rates} may help")
+            raise DivergenceError(
+                f"round {done.round}: the server's own training failed, {why}; a lower {rates} may help"
+            )
         self.server = after
         return losses
 

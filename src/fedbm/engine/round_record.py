@@ -6,21 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from fedbm.utils.json_records import Index, JsonRecord, Keys, Positive, Range
 from fedbm.utils.metrics import NAMES
-from fedbm.utils.schema import keys, number, or_null, whole
-from fedbm.utils.typed_json import JsonRecord
 
-Count = Annotated[int, whole(0, 2**53)]
-Index = Annotated[int, whole(0)]
-RoundNumber = Annotated[int, whole(1)]
-Number = Annotated[float, number()]
-SCORE = number(0, 1 + 1e-9)  # a weighted mean of ones may round to a little more
-Score = Annotated[float, SCORE]
-Seconds = Annotated[float, number(0, 1e12)]
+Count = Annotated[int, Range(0, 2**53)]
+Score = Annotated[float, Range(0, 1 + 1e-9)]  # a weighted mean of ones may round to a little more
+Seconds = Annotated[float, Range(0, 1e12)]
 Scores = Annotated[  # by name, see NAMES
-    Mapping[str, float | None], keys({name: or_null(SCORE) if name == "auc" else SCORE for name in NAMES})
+    Mapping[str, Score | None], Keys({name: Score | None if name == "auc" else Score for name in NAMES})
 ]
-LossTerms = Mapping[str, Number | None]  # by name; None if a term is not finite
+LossTerms = Mapping[str, float | None]  # by name; None if a term is not finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +68,8 @@ class Traffic(JsonRecord):
 class RoundRecord(JsonRecord):
     """A line of rounds.jsonl."""
 
-    round: RoundNumber
-    lr: Number | None = None
+    round: Positive
+    lr: float | None = None
     selected: tuple[Index, ...] = ()
     loss: LossTerms  # means over clients, weighted by their samples
     clients: tuple[ClientRound, ...] = ()
@@ -86,7 +81,7 @@ class RoundRecord(JsonRecord):
     scored: tuple[Index, ...] | None = None  # the clients that scored the model, if the server has no images
     bytes: Traffic
     notes: tuple[str, ...] = ()
-    seconds: Annotated[Mapping[str, float], keys({"total": number(0, 1e12)}, number(0, 1e12))]  # by phase
+    seconds: Annotated[Mapping[str, Seconds], Keys({"total": Seconds})]  # by phase
     averaged: AveragedScores | None = None
 
 
@@ -107,7 +102,7 @@ class ModelScores(JsonRecord):
 class Evaluation(ModelScores):
     """The scores of a round's global model and, if there is one, of the averaged model."""
 
-    round: RoundNumber
+    round: Positive
     averaged: ModelScores | None = None
 
 

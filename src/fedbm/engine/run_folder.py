@@ -22,7 +22,7 @@ from typing import Any
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.utils.io import atomic_write, cannot_write, lock_file
-from fedbm.utils.typed_json import decode
+from fedbm.utils.json_records import decode
 
 FORMAT = 1
 
@@ -53,9 +53,7 @@ class RunFolder:
             try:
                 lock_file(handle.fileno())
             except (BlockingIOError, PermissionError) as error:
-                raise BusyError(
-                    f"another process is working on {self.path}. Wait for it, or choose another --out."
-                ) from error
+                raise BusyError(f"another process is working on {self.path}. Wait until it has ended.") from error
             except OSError as error:
                 raise cannot_write(self.path, error) from error
             self._remove_partial_files()

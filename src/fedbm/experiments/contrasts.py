@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.trials import Trial
 from fedbm.utils.statistics import Paired, holm, paired, sign_flip
 
 HEADLINE_METRIC = "f1"
@@ -99,7 +100,7 @@ def _contrast(outcome: Outcome, at: Mapping[str, Any], first: str, second: str) 
     )
 
 
-def _scores(results: Sequence[Result], moment: str) -> dict[int, float]:
+def _scores(results: Sequence[Trial], moment: str) -> dict[int, float]:
     """Return macro-F1 by seed; a diverged run counts with its last score at every moment."""
     found = {r.seed: r.run.scores(moment) if r.run is not None else r.last for r in results}
     known = {seed: scores[HEADLINE_METRIC] for seed, scores in found.items() if scores is not None}

@@ -6,89 +6,63 @@ from these small files alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError, join_words, prefix_errors
 from fedbm.experiments.spec import (
-    ENDPOINTS,
     AnalysisPlan,
     Experiment,
+    ExperimentInfo,
+    Seed,
+    Settings,
     cells,
-    check_names,
-    check_references,
     find_experiment,
     shipped_experiments,
 )
-from fedbm.experiments.trials import DONE, Trial, finished_run, key_of, trials
+from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
 from fedbm.language.bundled import ENCODER
-from fedbm.runs.failure import is_divergence
+from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_checked_record
 from fedbm.runs.run_view import RunView, read_run
-from fedbm.runs.seed_list import MAX_SEED
 from fedbm.utils.io import read_json, read_object
-from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
+from fedbm.utils.json_records import Keys, Length, NonNegative, Range, decode
 
 FORMAT = 2
-TEXTS = ("title", "shows", "paper", "figure", "lead")  # keys that an experiment, its record and its outcome share
-SETTINGS = keys({"beta?": number(0)}, SCALAR)
-EXPERIMENT = keys(
-    {
-        **dict.fromkeys((*TEXTS, "experiment", "command"), TEXT),
-        **dict.fromkeys(("notes", "search"), each(TEXT)),
-        "shared": SETTINGS,
-        "axes": keys({"beta?": each(number(0), least=1)}, each(SCALAR, least=1)),
-        "rows": each(TEXT, least=1),
-        "trials": each(
-            keys(
-                {
-                    **dict.fromkeys(("row", "status", "reason"), TEXT),
-                    "cell": SETTINGS,
-                    "seed": whole(0, MAX_SEED),
-                    **dict.fromkeys(("run", "id"), or_null(TEXT)),
-                    "last?": keys(dict.fromkeys(SCORES, number(0, 1))),
-                }
-            )
-        ),
-        "analysis?": keys(
-            {
-                "contrasts": each(each(TEXT, 2), least=1),
-                "endpoint": TEXT,
-                "confirmatory": SCALAR,
-                "seeds": each(whole(0, MAX_SEED), least=1),
-            }
-        ),
-    }
-)
+Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True)
-class Result:
-    """One trial: its run if it is finished, else its state and the reason."""
-
+class _TrialRecord:
     row: str
-    at: Mapping[str, Any]
-    seed: int
-    state: str
-    why: str
-    run: RunView | None
-    id: str = ""  # of its run, finished or not; "" if it is not known
-    last: Mapping[str, float] | None = None  # the scores with which a diverged run counts
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return key_of(self.row, self.at, self.seed)
+    cell: Annotated[Settings, Keys({"beta?": NonNegative})]
+    seed: Seed
+    status: str
+    reason: str
+    run: str | None
+    id: str | None
+    last: Annotated[Mapping[str, Share], Keys(dict.fromkeys(SCORES, Share))] | None = None
 
 
-@dataclass(frozen=True)
-class Outcome(Experiment):
-    """An experiment with its results. A record has neither the settings of rows nor the seeds."""
+@dataclass(frozen=True, kw_only=True)
+class _Record(ExperimentInfo):
+    experiment: str
+    command: str
+    rows: Annotated[tuple[str, ...], Length(least=1)]
+    trials: tuple[_TrialRecord, ...]
 
-    command: str = ""
-    results: tuple[Result, ...] = ()
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(ExperimentInfo):
+    """An experiment with its results, run or read from its record."""
+
+    name: str
+    rows: tuple[str, ...]
+    command: str
+    results: tuple[Trial, ...]
     hidden: Mapping[str, str] = field(default_factory=dict)  # run id → why another experiment withholds its scores
 
     @property
@@ -103,7 +77,7 @@ class Outcome(Experiment):
             return ""
         return f"{done} of {planned} runs of {self.name} are on record; scores are withheld until all are there"
 
-    def cell(self, row: str, at: Mapping[str, Any]) -> list[Result]:
+    def cell(self, row: str, at: Mapping[str, Any]) -> list[Trial]:
         return [result for result in self.results if result.row == row and result.at == at]
 
 
@@ -112,48 +86,45 @@ def command_of(name: str) -> str:
     return f"fedbm reproduce {name} --data-dir DIR" if name in shipped_experiments() else f"fedbm sweep {name}.toml"
 
 
-def outcome_of(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
+def outcome_of(experiment: Experiment, states: Sequence[PlannedTrial]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
-    unread = unread_outcome(experiment, states)
     results = [
         replace(
-            result,
+            s,
             why=s.why or _progress(s),
             run=finished_run(s) if s.state in DONE else None,
             last=_last_scores(s) if experiment.analysis else None,
         )
-        for result, s in zip(unread.results, states, strict=True)
+        for s in states
     ]
-    return replace(unread, results=tuple(results))
-
-
-def unread_outcome(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
-    """Return the outcome with the ids and states of the runs, without reading them."""
-    results = []
-    for s in states:
-        state, run_id = "finished" if s.state in DONE else s.state, s.folder.name if s.folder else ""
-        results.append(Result(s.row, s.at, s.seed, state, s.why, None, run_id))
     return with_results(experiment, results)
 
 
-def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
+def with_results(experiment: Experiment, results: Iterable[Trial]) -> Outcome:
     """Return an experiment with these results."""
-    return Outcome(**vars(experiment), command=command_of(experiment.name), results=tuple(results))
+    return Outcome(
+        **experiment.info(),
+        name=experiment.name,
+        rows=tuple(experiment.rows),
+        command=command_of(experiment.name),
+        results=tuple(replace(result, state="finished") if result.state in DONE else result for result in results),
+    )
 
 
-def _last_scores(trial: Trial) -> dict[str, float] | None:
+def _last_scores(trial: PlannedTrial) -> dict[str, float] | None:
     """Return the last averaged scores of a run that diverged, zeros if there are none.
 
     Return None for every other run: a lost machine or a full memory shows nothing about the method.
     """
-    if trial.state != "failed" or trial.folder is None or not is_divergence(trial.why):
+    failure = failure_of(trial.folder) if trial.state == "failed" and trial.folder else None
+    if failure is None or trial.folder is None or not failure.diverged:
         return None
     rounds = read_rounds(trial.folder / "rounds.jsonl")
     found = [record.averaged.test for record in rounds if record.averaged]
     return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
 
 
-def _progress(trial: Trial) -> str:
+def _progress(trial: PlannedTrial) -> str:
     if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
         run = read_run(trial.folder)
         return f"{len(run.rounds)} of {run.planned} rounds done"
@@ -181,55 +152,33 @@ def _hidden_runs(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.json")):
         value = read_json(path)
-        if isinstance(value, dict) and _analysis(value):
+        if isinstance(value, dict) and ("analysis" in value or _shipped_plan(value.get("experiment"))):
             outcome = _read_outcome(path, lambda record: None)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
 
 
 def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome:
-    value = read_object(path, FORMAT)
-    check(value, EXPERIMENT, path)
-    _check_consistent(value, str(path))
-    runs = path.parent / "runs"
+    record = decode(_Record, read_object(path, FORMAT), path)
     results = []
-    for t in value["trials"]:
-        run = read(runs / f"{t['run']}.json") if t["run"] else None
-        where = (t["row"], t["cell"], t["seed"], t["status"], t["reason"])
-        results.append(Result(*where, run, t["id"] or "", t.get("last")))
-    return Outcome(
-        name=value["experiment"],
-        **{key: value[key] for key in (*TEXTS, "shared", "axes", "command")},
-        notes=tuple(value["notes"]),
-        search=tuple(value["search"]),
-        rows={row: {} for row in value["rows"]},
-        results=tuple(results),
-        analysis=_analysis(value),
-    )
-
-
-def _analysis(value: Mapping[str, Any]) -> AnalysisPlan | None:
-    """Return the plan in the record or, for a shipped experiment, in its file.
-
-    A record may be older than the plan, but its scores must be withheld too.
-    """
-    if plan := value.get("analysis"):
-        contrasts = tuple((first, second) for first, second in plan["contrasts"])
-        return AnalysisPlan(contrasts, plan["endpoint"], bool(plan["confirmatory"]), tuple(plan["seeds"]))
-    name = value.get("experiment")
-    return find_experiment(name).analysis if name in shipped_experiments() else None
-
-
-def _check_consistent(value: Mapping[str, Any], where: str) -> None:
-    """Raise FedBMError if a record refers to a row, axis, cell or endpoint that does not exist."""
-    rows, axes, plan = value["rows"], value["axes"], value.get("analysis", {"contrasts": [], "endpoint": "chosen"})
-    with prefix_errors(where):
-        check_references(value["lead"], plan["contrasts"], rows, value["figure"], value["search"], axes)
-        check_names([plan["endpoint"]], list(ENDPOINTS), "an endpoint")
-        there = cells(axes)
-        for place, trial in enumerate(value["trials"]):
-            if trial["row"] not in rows or trial["cell"] not in there:
+    with prefix_errors(str(path)):
+        record.check_references(record.rows)
+        there = cells(record.axes)
+        for place, t in enumerate(record.trials):
+            if t.row not in record.rows or t.cell not in there:
                 raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
+    for t in record.trials:
+        run = read(path.parent / "runs" / f"{t.run}.json") if t.run else None
+        results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
+    outcome = Outcome(
+        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
+    )
+    return replace(outcome, analysis=record.analysis or _shipped_plan(record.experiment))
+
+
+def _shipped_plan(name: Any) -> AnalysisPlan | None:
+    """Return the plan of a shipped experiment: scores of a record that is older than the plan are withheld too."""
+    return find_experiment(name).analysis if name in shipped_experiments() else None
 
 
 # --- shipped experiments --------------------------------------------------------------------------------------------
@@ -251,7 +200,7 @@ def list_unrecorded(outcomes: Sequence[Outcome]) -> list[Unrecorded]:
     return [_unrecorded(name) for name in shipped if name not in names] if names & set(shipped) else []
 
 
-def trials_of(outcome: Outcome) -> list[Trial]:
+def trials_of(outcome: Outcome) -> list[PlannedTrial]:
     """Return the trials of a shipped experiment; [] for others, because records do not contain their settings."""
     if outcome.name not in shipped_experiments() or not outcome.results:
         return []

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.outcomes import FORMAT, TEXTS, Outcome, Result, read_outcome
+from fedbm.experiments.outcomes import FORMAT, Outcome, read_outcome
 from fedbm.experiments.spec import cells
+from fedbm.experiments.trials import Trial
 from fedbm.runs.run_record import read_checked_record, write_record
 from fedbm.runs.run_view import RunView
 from fedbm.utils.io import atomic_write, cannot_write, lock_file, make_folder
@@ -46,9 +47,8 @@ def _merge_outcome(outcome: Outcome, folder: Path) -> Path:
     order = {name: place for place, name in enumerate(outcome.rows)}
     place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
     ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
-    head = (*TEXTS, "notes", "search", "command", "shared", "axes")
+    head = ("title", "shows", "paper", "figure", "lead", "notes", "search", "command", "shared", "axes", "rows")
     value = {"format": FORMAT, "experiment": outcome.name, **{key: getattr(outcome, key) for key in head}}
-    value |= {"rows": list(outcome.rows)}
     value |= {"analysis": asdict(outcome.analysis)} if outcome.analysis else {}
     lines = [f"{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items()]
     trials = ",\n ".join(json.dumps(_trial(result), ensure_ascii=False) for result in ordered)
@@ -73,7 +73,7 @@ def would_drop(now: Outcome, folder: Path) -> str:
         return ""
     return (
         f"{path} contains {len(gone)} finished run{'s' * (len(gone) > 1)} with other data, settings or rows, which "
-        "would be dropped. Choose another folder with --records DIR, or remove that file if you no longer need it."
+        "would be dropped. Choose another folder for records, or remove that file if you no longer need it."
     )
 
 
@@ -85,7 +85,7 @@ def _read_existing(path: Path, read: Callable[[Path], RunView | None] = read_che
     return replace(found, results=tuple(kept))
 
 
-def _still_planned(now: Outcome, before: Outcome) -> list[Result]:
+def _still_planned(now: Outcome, before: Outcome) -> list[Trial]:
     """Return the earlier results that the experiment still plans: same row and cell, and no seed with another id.
 
     Without the data, ids are not known; then the settings that all runs share must be equal.
@@ -99,7 +99,7 @@ def _still_planned(now: Outcome, before: Outcome) -> list[Result]:
     return [result for result in before.results if result.key[:2] in there - other]
 
 
-def _merge(before: Result | None, now: Result) -> Result:
+def _merge(before: Trial | None, now: Trial) -> Trial:
     """Return the newer result of a trial; keep the recorded one if its run is finished or has no folder here."""
     if before is None or now.run is not None:
         return now
@@ -110,7 +110,7 @@ def _merge(before: Result | None, now: Result) -> Result:
     return before if before.state in ("failed", "unfinished") else replace(now, id=now.id or before.id)
 
 
-def _trial(result: Result) -> dict[str, Any]:
+def _trial(result: Trial) -> dict[str, Any]:
     kept = {"row": result.row, "cell": result.at, "seed": result.seed, "status": result.state, "reason": result.why}
     run = result.run.id if result.run else None
     last = {"last": result.last} if result.last is not None else {}

@@ -9,23 +9,26 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from fedbm.config.options import BY_BETA
+from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.device import find_device
-from fedbm.engine.environment import device_name
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.contrasts import hide_withheld
-from fedbm.experiments.estimate import Estimate, estimate_remaining
-from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, with_results
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
-from fedbm.experiments.trials import DONE, Trial, check_only, find_state, finished_run, locate, trials
-from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
-from fedbm.runs.run_config import Config, make_config, to_sections
+from fedbm.experiments.trials import DONE, PlannedTrial, check_only, find_state, finished_run, locate, trials
+from fedbm.runs.batch import BatchRun, Budget, parse_duration, run_jobs
+from fedbm.runs.callbacks import Callback, check_callbacks
+from fedbm.runs.failure import Failure
+from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
-from fedbm.runs.scheduler import find_pool
-from fedbm.runs.seed_list import list_seeds
+from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.io import make_folder
 from fedbm.utils.text import make_html
 
@@ -34,28 +37,26 @@ from fedbm.utils.text import make_html
 class ExperimentPlan:
     """Experiments with the folder of every run, and the runs that were chosen among them."""
 
-    experiments: tuple[tuple[Experiment, tuple[Trial, ...]], ...]
-    chosen: tuple[Trial, ...]
-    config: Config  # where and how to compute
+    experiments: tuple[tuple[Experiment, tuple[PlannedTrial, ...]], ...]
+    chosen: tuple[PlannedTrial, ...]
     records: Path
 
-    def states(self) -> list[Trial]:
+    def states(self) -> list[PlannedTrial]:
         """Return the present state of every chosen run, once for cells that share a run."""
         found = self._states(self.chosen)
         return list({s.folder or repr(s.config): s for s in found}.values())
 
-    def _states(self, places: Iterable[Trial]) -> list[Trial]:
+    def _states(self, places: Iterable[PlannedTrial]) -> list[PlannedTrial]:
         return [find_state(place, self.records) for place in places]
 
-    def estimate(self) -> Estimate:
-        """Return how many runs remain, and how long they take."""
-        device = device_name(find_device(self.config.engine.device))
-        parallel = sum(runs for runs, _ in find_pool(self.config).places)
-        out = Path(self.config.engine.out).expanduser()
-        return estimate_remaining(self.states(), out, self.records, device, parallel)
+    def remaining_rounds(self) -> list[int]:
+        """Return the remaining rounds of every chosen run that is not done and can be computed here."""
+        runs = [(s.folder, s.config.train.rounds) for s in self.states() if s.state not in DONE]
+        return [rounds - rounds_behind(folder) for folder, rounds in runs if folder is not None]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON data: every chosen run with its state, and the time that the rest takes."""
+        """Return the plan as JSON data: every chosen run with its state, and the runs and rounds that remain."""
+        rounds = self.remaining_rounds()
         return {
             "runs": [
                 {
@@ -69,7 +70,8 @@ class ExperimentPlan:
                 }
                 for s in self.states()
             ],
-            **self.estimate()._asdict(),
+            "remaining": len(rounds),
+            "rounds": sum(rounds),
             "notes": self.notes(),
             "refusals": self.refusals(),
         }
@@ -82,7 +84,7 @@ class ExperimentPlan:
 
     def refusals(self) -> list[str]:
         """Return a sentence for each experiment with a record that would lose finished runs."""
-        found = (would_drop(unread_outcome(e, self._states(places)), self.records) for e, places in self.experiments)
+        found = (would_drop(with_results(e, self._states(places)), self.records) for e, places in self.experiments)
         return [sentence for sentence in found if sentence]
 
     def check(self) -> None:
@@ -106,14 +108,14 @@ class ExperimentPlan:
         }
         return list(runs.values())
 
-    def write_records(self, folder: Path | None = None) -> list[tuple[Outcome, Path]]:
-        """Write the records of every experiment and return each outcome with its file.
+    def write_records(self, folder: Path | None = None) -> list[Path]:
+        """Write the records of every experiment and return their files.
 
         With *folder*, write only those of experiments that have the run in this folder.
         """
         found = [(e, places) for e, places in self.experiments if folder in (None, *(p.folder for p in places))]
         outcomes = [outcome_of(experiment, self._states(places)) for experiment, places in found]
-        return [(outcome, write_outcome(outcome, self.records)) for outcome in outcomes]
+        return [write_outcome(outcome, self.records) for outcome in outcomes]
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,6 +183,8 @@ def reproduce(
     only: Sequence[str] = (),
     records: str | Path = "results",
     on_event: Callable[[str, Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
     **engine: Any,
 ) -> Reproduction:
     """Run experiments of the paper, or a grid of your own, and write their records.
@@ -195,6 +199,8 @@ def reproduce(
         only: Conditions such as "FedAvg,FedBM" (rows) or "beta=0.1" that choose runs.
         records: The folder for records.
         on_event: Called with a run's title and each of its events.
+        callbacks: Objects of subclasses of `fedbm.Callback`, called in this process for the rounds of all runs.
+        progress: Whether to print notes and progress. Default: in a terminal or a notebook only.
         engine: Keys of `[engine]`, such as device="cuda" or out="runs".
 
     Returns:
@@ -213,19 +219,10 @@ def reproduce(
         experiments = find_experiments([name] if isinstance(name, str) else name)
     limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
-    chosen = None if seeds is None else list_seeds(seeds)
-    plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records))
-
-    def report(job: BatchRun, news: Event | str) -> None:
-        if on_event is not None and isinstance(news, Event):
-            on_event(job.title, news)
-
-    plan.check()
-    result = run_experiments(plan, report, limit)
-    written = plan.write_records()
-    check_runnable(plan)
-    outcomes = tuple(hide_withheld(read_outcome(path)) for _, path in written)
-    return Reproduction(outcomes, result.failures, result.stopped)
+    chosen, console = None if seeds is None else parse_seeds(seeds), progress_console(progress)
+    check_callbacks(callbacks)
+    plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records), console)
+    return run_experiments(plan, console, limit, on_event, callbacks)
 
 
 def find_experiments(names: Iterable[str]) -> list[Experiment]:
@@ -239,7 +236,7 @@ def engine_settings(settings: Mapping[str, Any], data_dir: str | Path | None) ->
     if not data_dir:
         return dict(settings)
     if not Path(data_dir).expanduser().is_dir():
-        raise FedBMError(f"--data-dir must be a folder that contains data sets, but {data_dir} is not a folder")
+        raise FedBMError(f"data_dir must be a folder that contains data sets, but {data_dir} is not a folder")
     return {**settings, "data_dir": str(data_dir)}
 
 
@@ -247,66 +244,78 @@ def plan_experiments(
     experiments: Sequence[Experiment],
     seeds: Sequence[int] | None,
     engine: Mapping[str, Any],
-    only: Sequence[str] = (),
-    records: Path = Path("results"),
-    progress: Callable[[int, int], None] | None = None,
+    only: Sequence[str],
+    records: Path,
+    console: Console,
 ) -> ExperimentPlan:
-    """Find the folder of every run. Loads the data, because a run's id depends on them.
+    """Find the folder of every run, and print notes. Loads the data, because a run's id depends on them.
 
-    Args:
-        experiments: The experiments to run.
-        seeds: The seeds; None means those of each experiment.
-        engine: Settings of `[engine]`: where and how to compute.
-        only: Conditions that choose runs.
-        records: The folder for records.
-        progress: Called with (images decoded, images in all).
+    *seeds* are by default those of each experiment. *engine* has settings of `[engine]`, and *only* has conditions that
+    choose runs.
     """
-    config = make_config(to_sections(engine))
     check_only(experiments, only)
-    find_device(config.engine.device)
+    find_device(make_config(to_sections(engine)).engine.device)
     chosen_seeds = {e.name: e.chosen_seeds(seeds) for e in experiments}
     all_trials = {e.name: trials(e, chosen_seeds[e.name], engine) for e in experiments}
-    planned = [(e, tuple(locate(trial, progress) for trial in all_trials[e.name])) for e in experiments]
+    with show_decoding(console) as progress:
+        planned = [(e, tuple(locate(trial, progress) for trial in all_trials[e.name])) for e in experiments]
     wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, chosen_seeds[e.name], engine, only)}
     chosen = [p for _, places in planned for p in places if (p.experiment, p.words) in wanted]
     if not chosen:
         names = ", ".join(experiment.name for experiment in experiments)
-        raise FedBMError(f"no run of {names} matches --only {' --only '.join(only)}")
-    return ExperimentPlan(tuple(planned), tuple(chosen), config, records)
+        raise FedBMError(f"no run of {names} matches only = {' and '.join(only)}")
+    plan = ExperimentPlan(tuple(planned), tuple(chosen), records)
+    print_notes(console, plan.notes())
+    return plan
 
 
-def run_experiments(plan: ExperimentPlan, on_news: OnNews, budget: Budget) -> BatchResult:
+def run_experiments(
+    plan: ExperimentPlan,
+    console: Console,
+    budget: Budget,
+    on_event: Callable[[str, Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Reproduction:
     """Run what is not finished. Each finished run gets its record when the next news of any run arrives.
 
-    After Ctrl-C, write the records of finished runs, then raise KeyboardInterrupt.
+    Records of finished runs are also written after Ctrl-C or a failed callback.
+
+    Raises:
+        FedBMError: If a record cannot be written, or if no chosen run can be computed here.
     """
+    plan.check()  # before hours of computing
     make_folder(plan.records)
     ending: list[Path] = []  # folders of runs whose last round is done
 
-    def record_and_report(job: BatchRun, news: Event | str) -> None:
+    def record_finished(job: BatchRun, news: Event | Failure) -> None:
         for folder in [folder for folder in ending if (folder / "summary.json").exists()]:
             ending.remove(folder)
             with suppress(FedBMError):  # at the end, all records are written again, and an error is reported
                 plan.write_records(folder)
         if isinstance(news, Event) and news.last:
             ending.append(job.folder)
-        on_news(job, news)
+
+    def print_written() -> list[Path]:
+        written = plan.write_records()
+        for path in written:
+            console.print(f"records: {path}")
+        return written
 
     try:
-        return run_batch(plan.jobs(), record_and_report, budget)
-    except KeyboardInterrupt as interrupt:
+        result = run_jobs(plan.jobs(), console, budget, record_finished, on_event, callbacks)
+    except (FedBMError, KeyboardInterrupt):
         try:
-            for _, path in plan.write_records():
-                interrupt.add_note(f"records: {path}")
+            print_written()
         except FedBMError as error:
-            interrupt.add_note(f"no records were written: {error}")
+            console.print(f"no records were written: {error}")
         raise
-
-
-def check_runnable(plan: ExperimentPlan) -> None:
-    """Raise FedBMError if no chosen run can be computed here."""
+    written = print_written()
+    if result.stopped:
+        console.print(result.stopped)
+    outcomes = tuple(hide_withheld(read_outcome(path)) for path in written)
     if all(place.folder is None for place in plan.chosen):
         raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
+    return Reproduction(outcomes, result.failures, result.stopped)
 
 
 def _html(outcome: Outcome) -> str:

@@ -21,83 +21,121 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
+from fedbm.config.options import MAX_SEED
 from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
 from fedbm.methods import title_of
 from fedbm.runs.run_config import check_method_options, find_method, keys, option_flags, to_sections
 from fedbm.runs.seed_list import DEFAULT, parse_seeds
-from fedbm.utils import schema
 from fedbm.utils.io import parse_toml, read_text
-from fedbm.utils.schema import REFUSED, SCALAR, TEXT, TRUTH, each
+from fedbm.utils.json_records import Keys, Length, NonNegative, Range, Scalar, decode
 
-ENDPOINTS = {"chosen": "best", "averaged last": "averaged"}  # endpoint → moment of RunView.scores()
+ENDPOINTS = {"chosen": "best", "averaged last": "averaged"}  # Endpoint → moment of RunView.scores()
 PAPER = files("fedbm.experiments").joinpath("paper")
 EVIDENCE = files("fedbm.experiments").joinpath("evidence")
-FILE = schema.keys(
-    {
-        **dict.fromkeys(("title?", "shows?", "paper?", "figure?", "lead?", "seeds?"), TEXT),
-        **dict.fromkeys(("notes?", "methods?"), each(TEXT)),
-        "all?": schema.keys({}, SCALAR),
-        "axes?": schema.keys({}, each(SCALAR, least=1)),
-        "rows?": each(schema.keys({"name": TEXT})),
-        "deviations?": schema.keys({}, each(TEXT)),
-        "search?": schema.keys({"choose": each(TEXT)}, REFUSED),
-        "order?": schema.choice("cell", "seed"),
-        "endpoint?": schema.choice(*ENDPOINTS),
-        "contrasts?": each(each(TEXT, 2)),
-        "confirmatory?": TRUTH,
-    },
-    REFUSED,
-)
+Endpoint = Literal["chosen", "averaged last"]
+Seed = Annotated[int, Range(0, MAX_SEED)]
+Settings = Mapping[str, Annotated[Any, Scalar]]
+Choices = Annotated[tuple[Annotated[Any, Scalar], ...], Length(least=1)]
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Search:
+    choose: tuple[str, ...]
+
+    refuses_others: ClassVar = True
+
+
+@dataclass(frozen=True)
+class ExperimentFile:
+    """The keys of an experiment's file."""
+
+    title: str = ""
+    shows: str = ""
+    paper: str = ""
+    figure: str = ""
+    lead: str = ""
+    seeds: str = ""
+    notes: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    all: Settings = field(default_factory=dict)
+    axes: Mapping[str, Choices] = field(default_factory=dict)
+    rows: tuple[Annotated[Mapping[str, object], Keys({"name": str})], ...] = ()
+    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    search: _Search | None = None
+    order: Literal["cell", "seed"] = "cell"
+    endpoint: Endpoint | None = None
+    contrasts: Pairs = ()
+    confirmatory: bool = False
+
+    refuses_others: ClassVar = True
 
 
 @dataclass(frozen=True)
 class AnalysisPlan:
     """How results will be compared, as stated before there are any."""
 
-    contrasts: tuple[tuple[str, str], ...]  # pairs of rows: first − second
-    endpoint: str  # a key of ENDPOINTS
+    contrasts: Annotated[Pairs, Length(least=1)]  # pairs of rows: first − second
+    endpoint: Endpoint
     confirmatory: bool  # contrasts are tested, and scores are withheld until all runs are on record
-    seeds: tuple[int, ...]
+    seeds: Annotated[tuple[Seed, ...], Length(least=1)]
 
     @property
     def moment(self) -> str:
         return ENDPOINTS[self.endpoint]
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One experiment as its file describes it."""
+@dataclass(frozen=True, kw_only=True)
+class ExperimentInfo:
+    """What an experiment, its record and its outcome have in common."""
 
-    name: str
     title: str
-    rows: Mapping[str, Mapping[str, Any]]  # name → settings
-    shared: Mapping[str, Any] = field(default_factory=dict)
-    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    shows: str = ""  # such as "Table III of the paper", or what the experiment is about
-    paper: str = ""  # the table of the paper's numbers; "" if there is none
-    figure: str = ""  # the axis over which scores are drawn; "" for a table
-    lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
-    notes: tuple[str, ...] = ()  # what was chosen, and why
-    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "all", row or data set → names of notes
-    search: tuple[str, ...] = ()  # axes on which validation chooses a value; "row" chooses among rows
-    seeds: tuple[int, ...] = DEFAULT
-    by_seed: bool = False  # all runs of a seed come before those of the next
+    shows: str  # such as "Table III of the paper", or what the experiment is about
+    paper: str  # the table of the paper's numbers; "" if there is none
+    figure: str  # the axis over which scores are drawn; "" for a table
+    lead: str  # the row that is tested against every other; "": FedBM, or the first row
+    notes: tuple[str, ...]  # what was chosen, and why
+    search: tuple[str, ...]  # axes on which validation chooses a value; "row" chooses among rows
+    shared: Annotated[Settings, Keys({"beta?": NonNegative})]
+    axes: Annotated[Mapping[str, Choices], Keys({"beta?": Annotated[tuple[NonNegative, ...], Length(least=1)]})]
     analysis: AnalysisPlan | None = None  # None: the lead is tested against every other row
-    file: str = ""  # for error messages
 
     @property
     def confirmatory(self) -> bool:
         return self.analysis is not None and self.analysis.confirmatory
 
+    def info(self) -> dict[str, Any]:
+        """Return the fields of ExperimentInfo by name."""
+        return {one.name: getattr(self, one.name) for one in fields(ExperimentInfo)}
+
+    def check_references(self, rows: Sequence[str]) -> None:
+        """Raise FedBMError if the lead or a contrast is not among *rows*, or the figure or a searched axis is none."""
+        contrasts = self.analysis.contrasts if self.analysis else ()
+        _check_names([self.lead, *itertools.chain(*contrasts)], rows, "a row")
+        _check_names([self.figure], list(self.axes), "an axis")
+        _check_names(self.search, ["row", *self.axes], "an axis")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(ExperimentInfo):
+    """One experiment as its file describes it."""
+
+    name: str
+    rows: Mapping[str, Mapping[str, Any]]  # name → settings
+    deviations: Mapping[str, tuple[str, ...]]  # "all", row or data set → names of notes
+    seeds: tuple[int, ...]
+    by_seed: bool  # all runs of a seed come before those of the next
+    file: str  # for error messages
+
     def chosen_seeds(self, seeds: Sequence[int] | None) -> tuple[int, ...]:
-        """Return the seeds that --seeds gives, by default the experiment's own.
+        """Return *seeds*, by default the experiment's own.
 
         Raises:
             FedBMError: If a confirmatory experiment does not plan one of them.
@@ -105,7 +143,7 @@ class Experiment:
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self.confirmatory and not set(chosen) <= set(self.seeds):
             planned = ", ".join(map(str, self.seeds))
-            raise FedBMError(f"{self.name} is confirmatory and plans the seeds {planned} only. Remove --seeds.")
+            raise FedBMError(f"{self.name} is confirmatory and plans the seeds {planned} only. Choose among them.")
         return chosen
 
 
@@ -159,44 +197,32 @@ def read_experiment(path: Path) -> Experiment:
 
 def parse(text: str, name: str, where: str) -> Experiment:
     """Return the experiment that *text* describes; raise FedBMError, starting with *where*, if it is wrong."""
-    values = parse_toml(text, where)
-    schema.check(values, FILE, where)
+    values = decode(ExperimentFile, parse_toml(text, where), where)
     with prefix_errors(where):
-        shared, axes = values.get("all", {}), dict(values.get("axes", {}))
-        _check_settings(shared, axes)
-        rows = _rows(values, axes.pop("method", []))
-        seeds = parse_seeds(values["seeds"], "seeds") if values.get("seeds") else DEFAULT
+        axes = dict(values.axes)
+        _check_settings(values.all, axes)
+        rows = _rows(values, axes.pop("method", ()))
+        seeds = parse_seeds(values.seeds) if values.seeds else DEFAULT
         experiment = Experiment(
+            **{key: getattr(values, key) for key in ("shows", "paper", "figure", "lead", "notes", "deviations")},
             name=name,
-            title=values.get("title") or name,
+            title=values.title or name,
             rows=rows,
-            shared=shared,
-            axes={axis: tuple(choices) for axis, choices in axes.items()},
-            **{key: values.get(key, "") for key in ("shows", "paper", "figure", "lead")},
-            notes=tuple(values.get("notes", ())),
-            deviations={key: tuple(names) for key, names in values.get("deviations", {}).items()},
-            search=tuple(values.get("search", {}).get("choose", ())),
+            shared=values.all,
+            axes=axes,
+            search=values.search.choose if values.search else (),
             seeds=seeds,
-            by_seed=values.get("order") == "seed",
-            analysis=_analysis(values, seeds),
+            by_seed=values.order == "seed",
+            analysis=_plan_analysis(values, seeds),
             file=where,
         )
-        contrasts = experiment.analysis.contrasts if experiment.analysis else ()
-        check_references(experiment.lead, contrasts, list(rows), experiment.figure, experiment.search, experiment.axes)
-        check_method_options((*shared, *experiment.axes), sorted({settings["method"] for settings in rows.values()}))
+        experiment.check_references(list(rows))
+        methods = sorted({settings["method"] for settings in rows.values()})
+        check_method_options({flag: flag for flag in (*values.all, *axes)}, methods)
         return experiment
 
 
-def check_references(
-    lead: str, contrasts: Iterable[Sequence[str]], rows: Sequence[str], figure: str, search: Iterable[str], axes: Any
-) -> None:
-    """Raise FedBMError if *lead* or *contrasts* name no row, or *figure* or *search* no axis; both may be empty."""
-    check_names([lead, *itertools.chain(*contrasts)], rows, "a row")
-    check_names([figure], list(axes), "an axis")
-    check_names(search, ["row", *axes], "an axis")
-
-
-def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
+def _check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
     """Raise FedBMError if one of *names* is not among the *known* ones of this kind. Empty names are passed over."""
     for name in names:
         if name and name not in known:
@@ -220,31 +246,30 @@ def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
 
 def _refuse_seed(settings: Sequence[str] | Mapping[str, Any]) -> None:
     if "seed" in settings:
-        raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file, or use --seeds.')
+        raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file.')
 
 
-def _analysis(values: Mapping[str, Any], seeds: tuple[int, ...]) -> AnalysisPlan | None:
+def _plan_analysis(values: ExperimentFile, seeds: tuple[int, ...]) -> AnalysisPlan | None:
     """Return what the file states about the analysis; None without contrasts."""
-    contrasts, confirmatory = values.get("contrasts", []), values.get("confirmatory", False)
-    if any(first == second for first, second in contrasts) or len({*map(tuple, contrasts)}) < len(contrasts):
+    contrasts = values.contrasts
+    if any(first == second for first, second in contrasts) or len({*contrasts}) < len(contrasts):
         raise FedBMError('contrasts must be a list of different pairs of rows, such as [["FedBM", "FedAvg"]]')
-    if contrasts and "search" in values:
+    if contrasts and values.search:
         raise FedBMError("an experiment with [search] cannot have contrasts, which compare its rows on test images")
-    if confirmatory and not (contrasts and "seeds" in values):
+    if values.confirmatory and not (contrasts and values.seeds):
         raise FedBMError("a confirmatory experiment must state seeds and contrasts")
-    endpoint = values.get("endpoint", "chosen")
-    if "endpoint" in values and not contrasts:
+    if values.endpoint and not contrasts:
         raise FedBMError("an endpoint needs contrasts, and there are none")
-    return AnalysisPlan(tuple(map(tuple, contrasts)), endpoint, confirmatory, seeds) if contrasts else None
+    return AnalysisPlan(contrasts, values.endpoint or "chosen", values.confirmatory, seeds) if contrasts else None
 
 
-def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
+def _rows(values: ExperimentFile, axis: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
     """Return name → settings. methods = […] and an axis of methods make one row per method; without both, one row."""
-    default, given = values.get("all", {}).get("method", "fedbm"), values.get("rows", [])
-    methods = [*values.get("methods", ()), *axis] or [default] * (not given)
-    named = [{"name": title_of(str(method)), "method": method} for method in methods] + given
+    default = values.all.get("method", "fedbm")
+    methods = [*values.methods, *axis] or [default] * (not values.rows)
+    named: list[Mapping[str, Any]] = [{"name": title_of(str(method)), "method": method} for method in methods]
     rows: dict[str, Mapping[str, Any]] = {}
-    for row in named:
+    for row in (*named, *values.rows):
         settings = {"method": default, **{key: value for key, value in row.items() if key != "name"}}
         with prefix_errors(f'row "{row["name"]}"'):
             _refuse_seed(settings)

@@ -22,31 +22,33 @@ from fedbm.runs.runner import run_path
 DONE = ("finished", "on record")  # states of a run that need not be computed
 
 
-def key_of(row: str, at: Mapping[str, Any], seed: int) -> tuple[str, str, int]:
-    """Return what identifies a run within its experiment."""
-    return row, json.dumps(at, sort_keys=True), seed
-
-
 @dataclass(frozen=True)
 class Trial:
-    """One run of one cell; *at* is the cell's value on every axis.
+    """One run of one cell, from the plan to the record; *at* is the cell's value on every axis."""
 
-    locate() adds the folder, and find_state() the present state of the run.
-    """
-
-    experiment: str
     row: str
     at: Mapping[str, Any]
     seed: int
-    config: Config  # after locate(): complete, with what the data set recommends
-    folder: Path | None = None  # None: not located, or its data or model are not here
-    state: str = "not run"  # or finished, on record, unfinished, failed, absent
-    why: str = ""  # the reason why it is absent or failed
-    record: Path | None = None  # of a run that is on record, finished here or elsewhere
+    state: str = "not run"  # or finished, on record, unfinished, failed, absent, withheld
+    why: str = ""  # the reason for a state without a result
+    run: RunView | None = None  # in an outcome, if it is finished
+    id: str = ""  # of its run, finished or not; "" if it is not known
+    last: Mapping[str, float] | None = None  # the scores with which a diverged run counts
 
     @property
     def key(self) -> tuple[str, str, int]:
-        return key_of(self.row, self.at, self.seed)
+        """What identifies a run within its experiment."""
+        return self.row, json.dumps(self.at, sort_keys=True), self.seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial(Trial):
+    """A trial that can be run. locate() adds the folder, and find_state() the present state of the run."""
+
+    experiment: str
+    config: Config  # after locate(): complete, with what the data set recommends
+    folder: Path | None = None  # None: not located, or its data or model are not here
+    record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
     @property
     def words(self) -> str:
@@ -56,7 +58,7 @@ class Trial:
 
 def trials(
     experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[str] = ()
-) -> list[Trial]:
+) -> list[PlannedTrial]:
     """Return every run in the order of computation: cell by cell as in the file, or seed by seed if the file sets that.
 
     Args:
@@ -73,7 +75,7 @@ def trials(
         if all(any(_matches(facts.get(key), value) for value in values) for key, values in wanted):
             with prefix_errors(f'{experiment.file}: row "{row}"'):
                 configs = {seed: make_config(to_sections({**settings, **engine, "seed": seed})) for seed in seeds}
-            made += [Trial(experiment.name, row, at, seed, config) for seed, config in configs.items()]
+            made += [PlannedTrial(row, at, seed, experiment=experiment.name, config=c) for seed, c in configs.items()]
     return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 
 
@@ -82,25 +84,25 @@ def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
     for key, values in map(_condition, only):
         known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
         if key not in known:
-            raise FedBMError(f'--only: "{key}" is not an axis{did_you_mean(key, known)}; choose {join_words(known)}')
+            raise FedBMError(f'only: "{key}" is not an axis{did_you_mean(key, known)}; choose {join_words(known)}')
         names = list(dict.fromkeys(row for e in experiments for row in e.rows))
         for value in values:
             if key == "row" and not any(_matches(name, value) for name in names):
                 raise FedBMError(
-                    f'--only: there is no row "{value}"{did_you_mean(value, names)}; choose {join_words(names)}'
+                    f'only: there is no row "{value}"{did_you_mean(value, names)}; choose {join_words(names)}'
                 )
 
 
-def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> Trial:
+def locate(trial: PlannedTrial, progress: Callable[[int, int], None] | None = None) -> PlannedTrial:
     """Find the folder of a trial's run. Loads the data, because the run's id depends on them."""
     try:
         plan = make_plan(trial.config, progress=progress)
     except FedBMError as error:
         return replace(trial, why=str(error), state="absent")
-    return replace(trial, folder=run_path(plan), config=plan.config)
+    return replace(trial, folder=run_path(plan), id=plan.id, config=plan.config)
 
 
-def find_state(located: Trial, records: Path | None = None) -> Trial:
+def find_state(located: PlannedTrial, records: Path | None = None) -> PlannedTrial:
     """Return the present state of a run. A run with a record need not be computed, because its id fixes its result."""
     folder = located.folder
     if folder is None:
@@ -111,11 +113,11 @@ def find_state(located: Trial, records: Path | None = None) -> Trial:
     if record and record.exists():
         return replace(located, state="on record", record=record)
     if failure := failure_of(folder):
-        return replace(located, state="failed", why=failure)
+        return replace(located, state="failed", why=failure.reason)
     return replace(located, state="unfinished") if (folder / "rounds.jsonl").exists() else located
 
 
-def finished_run(done: Trial) -> RunView:
+def finished_run(done: PlannedTrial) -> RunView:
     """Return the run of a finished trial; raise FedBMError if its config.toml was edited or its record is damaged."""
     if done.record is not None:
         try:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from fedbm.data.inspection.problems import describe_wordless
+from fedbm.data.catalog.entries import describe_wordless
 from fedbm.errors import FedBMError, shorten_list
 from fedbm.language.encoders.encode import encode
 from fedbm.language.prompts import make_prompts

@@ -14,7 +14,7 @@ Differs from common code: the norm is squared and has a gradient; h sums over se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ class FedDyn(FedAvg):
     name: ClassVar[str] = "feddyn"
     title: ClassVar[str] = "FedDyn"
 
+    weighting: Literal["size"] = option("size", "for BatchNorm statistics; the parameters' mean is plain, as defined")
     alpha: float = option(0.01, "strength α of the dynamic regulariser", above=0)
 
     def server_init(self, model: nn.Module) -> State:

@@ -16,11 +16,12 @@ Adam it means nothing. Momentum and Adam see the corrected gradient.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
+from fedbm.config.options import option
 from fedbm.methods._average import SplitMean
 from fedbm.methods._tensor_names import with_prefix
 from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, Upload, trained_parameters, unfrozen_parameters
@@ -36,6 +37,8 @@ class Scaffold(FedAvg):
 
     name: ClassVar[str] = "scaffold"
     title: ClassVar[str] = "SCAFFOLD"
+
+    weighting: Literal["size"] = option("size", "for BatchNorm statistics; the parameters' mean is plain, as defined")
 
     def server_init(self, model: nn.Module) -> State:
         zeros = {C + name: torch.zeros_like(p) for name, p in unfrozen_parameters(model)}

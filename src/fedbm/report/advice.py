@@ -68,7 +68,7 @@ def _chose_last_round(run: RunView) -> Advice | None:
 
 def _swings(run: RunView) -> Advice | None:
     """Count large changes of validation accuracy between evaluations in the second half of the rounds."""
-    scores = [record.val["accuracy"] for record in run.rounds if record.val and record.round > run.planned / 2]
+    scores = [record.val["accuracy"] for record in run.rounds if record.val and record.round > run.final_round / 2]
     changes = [abs(after - before) for before, after in pairwise(scores) if before is not None and after is not None]
     large = sum(change >= SWING for change in changes)
     if large < max(MIN_SWINGS, MIN_SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
@@ -101,7 +101,7 @@ def judge_convergence(runs: Sequence[RunView]) -> str:
     """
     numbers, scores = [], []
     for run in runs:
-        late = [(r.round, r.val["f1"]) for r in run.rounds if r.val and r.round > 0.75 * run.planned]
+        late = [(r.round, r.val["f1"]) for r in run.rounds if r.val and r.round > 0.75 * run.final_round]
         if len(late) < MIN_EVALUATIONS:
             return ""
         number, score = np.array(late, dtype=float).T

@@ -18,9 +18,10 @@ from typing import Any
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.experiments.contrasts import HEADLINE_METRIC as HEADLINE_METRIC
 from fedbm.experiments.contrasts import Contrast, compute_contrasts, hide_withheld, pool_clusters
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.paper_numbers import Published, find_deviations, find_published
 from fedbm.experiments.spec import ENDPOINTS, cells
+from fedbm.experiments.trials import Trial
 from fedbm.methods import METHODS, FedAvg, FedBM, is_central
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.utils.statistics import Paired, holm, paired
@@ -41,7 +42,7 @@ class Test:
 class ComparedRow(MethodRuns):
     """One row of a comparison: finished runs, missing results, the paper's number, and tests by moment."""
 
-    missing: tuple[Result, ...] = ()
+    missing: tuple[Trial, ...] = ()
     published: Published | None = None
     deviations: tuple[tuple[str, str], ...] = ()
     rival: bool = False  # whether the leading row is tested against it
@@ -215,7 +216,7 @@ def pool_cells(found: Sequence[ComparedGroup]) -> dict[str, tuple[int, Paired]]:
     return {name: (len({one[0] for one in several[name]}), p) for name, p in pooled.items() if p is not None}
 
 
-def seeds_in_words(missing: Iterable[tuple[str, Result]], rows: Sequence[ComparedRow]) -> str:
+def seeds_in_words(missing: Iterable[tuple[str, Trial]], rows: Sequence[ComparedRow]) -> str:
     """Return (row, result) pairs as 'FedAvg (seeds 0, 1), FedBM'. A row without a finished run has no seeds."""
     seeds: dict[str, list[str]] = {}
     for name, result in missing:
@@ -231,7 +232,7 @@ def seeds_in_words(missing: Iterable[tuple[str, Result]], rows: Sequence[Compare
 
 def missing_words(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
     """Return why seeds are missing, each reason once: 'not run: FedAvg (seeds 0, 1), FedBM'."""
-    reasons: dict[str, list[tuple[str, Result]]] = {}
+    reasons: dict[str, list[tuple[str, Trial]]] = {}
     for row in rows:
         for result in row.missing:
             why = f"{result.state}: {result.why}" if result.why else result.state

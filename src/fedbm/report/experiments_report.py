@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedbm.experiments.contrasts import Contrast, hide_withheld
-from fedbm.experiments.outcomes import Outcome, Result, Unrecorded, list_unrecorded, trials_of
+from fedbm.experiments.outcomes import Outcome, Unrecorded, list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, shipped_experiments
+from fedbm.experiments.trials import Trial
 from fedbm.report import experiment_figures, tables
 from fedbm.report.comparison import (
     MOMENTS,
@@ -278,7 +279,7 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
 
 def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Finding]:
     """Return each reason once, with the number of runs and their cells, rows and seeds."""
-    reasons: dict[tuple[str, str], dict[str, list[tuple[str, Result]]]] = {}
+    reasons: dict[tuple[str, str], dict[str, list[tuple[str, Trial]]]] = {}
     seen: set[str] = set()
     for comparison in found:
         for row in comparison.rows:

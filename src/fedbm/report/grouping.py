@@ -19,23 +19,6 @@ from fedbm.utils.text import format_count
 # of channels, because digests compare images and samples; and the recipe, because the values that it sets are compared
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file", "data.channels", "train.recipe"}
 AVERAGE = "train.server_average"  # adds scores, and changes no other score
-# options that runs of older versions do not have → the value with which those runs were computed
-ADDED_LATER = {
-    AVERAGE: 0,
-    "train.freeze_batchnorm_after": 0,
-    "train.lr_schedule": "exponential",
-    "train.warmup_rounds": 0,
-    "train.augment": "none",
-    "train.label_smoothing": 0,
-    "train.patience": 0,
-    "train.drop_rate": 0,
-    "train.server_optimizer": "mean",
-    "train.server_lr": 1,
-    "train.server_momentum": 0.9,
-    "model.body": "resnet18",
-    "model.freeze": "",
-    "method.pseudo_in": "loss",
-}
 
 
 @dataclass(frozen=True)
@@ -115,7 +98,7 @@ def settings(run: RunView, *sections: str) -> dict[str, Any]:
     found = {f"{section}.{key}": value for section in sections for key, value in run.config.get(section, {}).items()}
     if found.get("data.partition") == "file" and run.client_partition is not None:  # such as one made in Python
         found["data.partition"] = run.client_partition.kind
-    return {key: v for key, v in found.items() if key not in NOT_A_SETTING and (key, v) not in ADDED_LATER.items()}
+    return {key: value for key, value in found.items() if key not in NOT_A_SETTING}
 
 
 def find_varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -76,6 +76,8 @@ def _opening(comparison: ComparedGroup, title: str) -> tuple[Block, ...]:
 def _facts(group: Group) -> list[str]:
     """Return short facts about what was compared."""
     planned = sorted({run.planned for run in group.runs})
+    early = [run.summary.rounds for run in group.runs if run.summary and run.summary.rounds < run.planned]
+    span = format_range(min(early), max(early)) if early else ""
     seeds = {run.seed for row in group.rows for run in row.runs}
     found = next((run.client_partition for run in group.runs if run.client_partition is not None), None)
     images = f"{sum(map(sum, found.counts)):,} training images" if found else ""
@@ -84,6 +86,7 @@ def _facts(group: Group) -> list[str]:
         f"{format_count(len({row.method for row in group.rows}), 'method')}, {format_count(len(seeds), 'seed')}",
         f"{format_count(len(found.classes), 'class', 'classes')}, {images}" if found else "",
         f"{format_range(planned[0], planned[-1])} round{'s' * (planned[-1] != 1)}",
+        f"patience ended {format_count(len(early), 'run')} after {span}" if early else "",
     ]
 
 
@@ -100,7 +103,7 @@ def _data(runs: Sequence[RunView]) -> list[dict[str, Any]]:
             if scores is not None:
                 values = {key: about[key] for key in ABOUT} | {"moment": moment}
                 values |= {key: scores.get(key) for key in ("round", *METRICS)}
-                for name, by_metric in class_scores(run, moment).items():
+                for name, by_metric in class_scores(run, moment).items() if moment else ():
                     values |= {f"{metric}: {name}": value for metric, value in by_metric.items()}
                 lines.append(values)
     return lines

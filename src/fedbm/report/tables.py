@@ -426,7 +426,7 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
     }
     rows = []
     for row in group.rows:
-        runs = [(run.summary.bytes, run.summary.seconds, run.planned) for run in row.runs if run.summary]
+        runs = [(run.summary.bytes, run.summary.seconds, run.summary.rounds) for run in row.runs if run.summary]
         cells = {
             "sent": _mean([size["sent"] / rounds for size, _, rounds in runs], "bytes"),
             "received": _mean([size["received"] / rounds for size, _, rounds in runs], "bytes"),

@@ -10,14 +10,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from fedbm.config.options import BY_BETA
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
+from fedbm.runs.callbacks import Callback, Notifier, RunInfo
 from fedbm.runs.custom_method import for_processes
-from fedbm.runs.failure import clear_failure, keep_failure
+from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.plan import Plan, make_plan
-from fedbm.runs.run_config import Config
+from fedbm.runs.progress_display import show_runs
+from fedbm.runs.run_config import Config, to_values
 from fedbm.runs.run_view import check_resumable
 from fedbm.runs.runner import run, run_path
 from fedbm.runs.scheduler import run_all
@@ -100,7 +104,7 @@ class BatchResult:
     stopped: str = ""  # why other runs are not finished; "" if they all are
 
 
-OnNews = Callable[[BatchRun, Event | str], None]  # called with each event of a run, or why the run failed
+OnNews = Callable[[BatchRun, Event | Failure], None]  # called with each event of a run, or why the run failed
 
 
 def plan_jobs(
@@ -140,25 +144,64 @@ def run_batch(
 ) -> BatchResult:
     """Run every job that is not finished. A run that fails does not stop the others.
 
-    The reason of a failure is written to the run's folder, and removed when the run continues.
+    The reason of a failure is written to the run's folder, and removed when the run resumes.
     """
     pending = [job for job in jobs if not job.is_finished]
     budget = budget or Budget(None)
     failures: list[str] = []
     with closing(_events(pending, budget)) as events:  # closing it stops the runs
         for job, news in events:
-            if isinstance(news, str):
+            if isinstance(news, Failure):
                 keep_failure(job.folder, news)
-                failures.append(f"{job.title}: {news}")
+                failures.append(f"{job.title}: {news.reason}")
             elif news.record is not None:
-                clear_failure(job.folder)
                 budget.add_round(job.folder, news.record.seconds["total"])
             on_news(job, news)
     is_complete = len(failures) == sum(not job.is_finished for job in pending)
     return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
 
 
-def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | str], None, None]:
+def run_jobs(
+    jobs: Sequence[BatchRun],
+    console: Console,
+    budget: Budget | None = None,
+    on_news: OnNews | None = None,
+    on_event: Callable[[str, Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> BatchResult:
+    """Run the jobs that are not finished, show their progress, and call *callbacks* in this process.
+
+    If a callback fails, all runs stop after their current round, and its FedBMError is raised.
+    """
+    budget, notifiers, failures = budget or Budget(None), dict[Path, Notifier](), list[FedBMError]()
+    pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
+    with show_runs(console, pending) as show:
+
+        def report(job: BatchRun, news: Event | Failure) -> None:
+            show(job.folder, news)
+            if on_news is not None:
+                on_news(job, news)
+            if isinstance(news, Failure):
+                return
+            if on_event is not None:
+                on_event(job.title, news)
+            info = RunInfo(job.folder.name, job.folder, to_values(job.config))
+            try:
+                notifiers.setdefault(job.folder, Notifier(callbacks, info))(news)
+            except FedBMError as error:
+                failures.append(error)
+                budget.stop()
+
+        result = run_batch(jobs, report, budget)
+    for job in jobs:
+        if job.folder in notifiers:
+            notifiers[job.folder].end(job.is_finished)
+    if failures:
+        raise failures[0]
+    return result
+
+
+def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | Failure], None, None]:
     """Yield the events of the jobs in parallel processes, then of the jobs that only this process can compute."""
     in_processes = [job for job in jobs if job.plan is None]
     if in_processes:
@@ -183,4 +226,4 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
                         if is_between_rounds and budget.is_last_round(job.folder):
                             return  # closing it writes a checkpoint
             except FedBMError as error:
-                yield job, str(error)
+                yield job, Failure.of(error)

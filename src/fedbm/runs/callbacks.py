@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,11 +39,11 @@ class RunInfo:
 
 
 class Callback:
-    """Base class of callbacks for `simulate()` and `compare()`. Override the methods that you need.
+    """Base class of callbacks for `simulate()`, `compare()` and `reproduce()`. Override the methods that you need.
 
     A resumed run calls them from the round after its last checkpoint on. A finished run, which is only read, does not
-    call them. If a method raises an exception, the run finishes its round, writes a checkpoint and stops with a
-    sentence. The same call resumes it.
+    call them. If a method raises an exception, the run writes a checkpoint and stops with a sentence. The same call
+    resumes it.
 
     Example:
         >>> import fedbm
@@ -55,7 +56,7 @@ class Callback:
     """
 
     def on_round_start(self, run: RunInfo, round_: int) -> None:
-        """Do something before the clients of a round train."""
+        """Do something before the clients of a round train, which may be right after the round before."""
 
     def on_evaluation(self, run: RunInfo, record: RoundRecord) -> None:
         """Do something after a round in which the model was scored: `record.val` and `record.test`."""
@@ -68,31 +69,29 @@ class Callback:
 
 
 class Notifier:
-    """Call the callbacks of one run for its events. As a context, call on_end when it ends."""
+    """Call the callbacks of one run for its events. As a context, call on_end when it ends.
+
+    Raise FedBMError if a callback fails. This happens between two rounds, where a run that stops loses no round.
+    """
 
     def __init__(self, callbacks: Sequence[Callback], run: RunInfo) -> None:
         self._callbacks, self._run = callbacks, run
         self._round = 0  # the current one
-        self._failure: FedBMError | None = None
 
     def __call__(self, event: Event) -> None:
-        """Call the hooks of an event. If one has failed, raise FedBMError at the end of the round, when it is saved."""
         if event.round > self._round:
-            self._round = event.round
-            self._call("on_round_start", event.round)
+            self._start(event.round)
         if (record := event.record) is not None:
             if record.val is not None:
                 self._call("on_evaluation", record)
             self._call("on_round_end", record)
-        if record is not None and self._failure is not None:
-            raise self._failure
+            if not event.last:
+                self._start(event.round + 1)
 
     def end(self, finished: bool) -> None:
-        """Call on_end. Raise FedBMError if it fails for a finished run."""
-        self._failure = None
-        self._call("on_end", finished)
-        if self._failure is not None and finished:
-            raise self._failure
+        """Call on_end. Raise FedBMError if it fails for a finished run; another run has stopped for another reason."""
+        with nullcontext() if finished else suppress(FedBMError):
+            self._call("on_end", finished)
 
     def __enter__(self) -> Notifier:
         return self
@@ -100,17 +99,22 @@ class Notifier:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.end(finished=kind is None)
 
+    def _start(self, round_: int) -> None:
+        self._round = round_
+        self._call("on_round_start", round_)
+
     def _call(self, hook: str, *arguments: Any) -> None:
+        failure: FedBMError | None = None
         for callback in self._callbacks:
             try:
                 getattr(callback, hook)(self._run, *arguments)
             except Exception as error:
-                name, saved = type(callback).__name__, "The run is saved"
-                if hook != "on_end":
-                    saved = f"The run is saved up to round {self._round}. Run the same command again to continue"
-                if self._failure is None:
-                    self._failure = FedBMError(f"{name}.{hook} failed: {type(error).__name__}: {error}. {saved}.")
-                    self._failure.__cause__ = error
+                then = "The run is saved" if hook == "on_end" else "Run the same command again to continue"
+                words = f"{type(callback).__name__}.{hook} failed: {type(error).__name__}: {error}. {then}."
+                failure = failure or FedBMError(words)
+                failure.__cause__ = failure.__cause__ or error
+        if failure is not None:
+            raise failure
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:

@@ -1,22 +1,36 @@
-"""failed.json: why a run stopped before its end. It is removed when the run continues."""
+"""failed.json: why a run stopped before its end. It is removed when the run starts or resumes."""
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedbm.engine.run_folder import FORMAT, RunFolder
-from fedbm.errors import FedBMError
+from fedbm.errors import DivergenceError, FedBMError
 from fedbm.utils.io import read_json, write_json
+from fedbm.utils.json_records import decode
 
 NAME = "failed.json"
-NOT_FINITE = "not finite"  # in the engine's messages about NaN and infinity
 
 
-def keep_failure(folder: Path, why: str) -> None:
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed."""
+
+    reason: str
+    diverged: bool = False  # training itself failed, because a value is not finite
+
+    @classmethod
+    def of(cls, error: FedBMError) -> Failure:
+        return cls(str(error), isinstance(error, DivergenceError))
+
+
+def keep_failure(folder: Path, failure: Failure) -> None:
     """Write the reason into the run's folder, unless another process works on the run."""
     with suppress(FedBMError), RunFolder(folder).lock():
-        write_json(folder / NAME, {"format": FORMAT, "reason": why})
+        write_json(folder / NAME, {"format": FORMAT, **dataclasses.asdict(failure)})
 
 
 def clear_failure(folder: Path) -> None:
@@ -24,15 +38,10 @@ def clear_failure(folder: Path) -> None:
         (folder / NAME).unlink(missing_ok=True)
 
 
-def failure_of(folder: Path) -> str:
-    """Return the reason, or "" if the run has not failed."""
+def failure_of(folder: Path) -> Failure | None:
+    """Return why the run failed, or None if it has not failed."""
+    path = folder / NAME
     try:
-        found = read_json(folder / NAME) if (folder / NAME).is_file() else {}
-        return str(found.get("reason", ""))
-    except (FedBMError, AttributeError):
-        return "its failed.json cannot be read"
-
-
-def is_divergence(why: str) -> bool:
-    """Return whether training itself failed because a value is not finite."""
-    return NOT_FINITE in why
+        return decode(Failure, read_json(path), path) if path.is_file() else None
+    except FedBMError:
+        return Failure(f"its {NAME} cannot be read")

@@ -6,31 +6,34 @@ compare("digits", ["fedavg", "fedbm"], betas=[0.05, 0.1], seeds=3, rounds=20) �
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from fedbm.config.keys import section_keys
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import BatchRun, Budget, plan_jobs, run_batch
-from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
+from fedbm.runs.batch import BatchResult, BatchRun, plan_jobs, run_jobs
+from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.custom_method import resolve_method, with_method
-from fedbm.runs.progress_display import print_notes, progress_console, show_batch, show_decoding
+from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
 from fedbm.runs.run_config import (
     Config,
+    check_effects,
     check_method_options,
     find_method,
     make_config,
     override,
     settings_for,
-    to_values,
 )
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
 from fedbm.runs.runner import check_engine, check_method_object, use_data
-from fedbm.runs.seed_list import list_seeds
+from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.text import make_html
 
 CAPTION = "Test scores in %, mean ± std over seeds"
@@ -138,38 +141,31 @@ def compare(
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
     dataset = use_data(data, settings, partition=False, body=False)
     chosen = list_methods(methods) if isinstance(methods, str) else list(methods)
-    configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
-    check_callbacks(callbacks)
-    console = progress_console(progress)
-    with show_decoding(console) as decoding:
-        jobs = plan_jobs(configs, dataset, decoding)
-    print_notes(console, (note for job in jobs for note in job.notes))
-    budget, notifiers, failures = Budget(None), dict[Path, Notifier](), list[FedBMError]()
-    with show_batch(console, jobs) as show:
-
-        def report(job: BatchRun, news: Event | str) -> None:
-            show(job, news)
-            if not isinstance(news, Event):
-                return
-            if on_event is not None:
-                on_event(job.title, news)
-            info = RunInfo(job.folder.name, job.folder, to_values(job.config))
-            try:
-                notifiers.setdefault(job.folder, Notifier(callbacks, info))(news)
-            except FedBMError as error:
-                failures.append(error)
-                budget.stop()
-
-        result = run_batch(jobs, report, budget)
-    for job in jobs:
-        if job.folder in notifiers:
-            notifiers[job.folder].end(job.is_finished)
-    if failures:
-        raise failures[0]
+    values, word = ([beta], "beta") if betas is None else (list(betas), "betas")
+    arguments = {flag: flag for flag in settings} | ({} if values == [None] else {"beta": word})
+    configs = make_grid({}, settings, chosen, values, parse_seeds(seeds), arguments)
+    jobs, result = run_grid(configs, progress_console(progress), dataset, on_event, callbacks)
     runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
     if not runs:
         raise FedBMError(result.failures[0])
     return Comparison(runs, result.failures)
+
+
+def run_grid(
+    configs: Sequence[Config],
+    console: Console,
+    dataset: Dataset | None = None,
+    on_event: Callable[[str, Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[list[BatchRun], BatchResult]:
+    """Run every configuration that is not finished, show the progress on the console, and return the jobs."""
+    check_callbacks(callbacks)
+    with show_decoding(console) as decoding:
+        jobs = plan_jobs(configs, dataset, decoding)
+    print_notes(console, (note for job in jobs for note in job.notes))
+    if finished := sum(job.is_finished for job in jobs):
+        console.print(f"{finished} of {len(jobs)} runs are finished already")
+    return jobs, run_jobs(jobs, console, on_event=on_event, callbacks=callbacks)
 
 
 def make_grid(
@@ -178,29 +174,37 @@ def make_grid(
     methods: Sequence[str | Method],
     betas: Sequence[Any],
     seeds: Sequence[int],
+    arguments: Mapping[str, str] | None = None,
 ) -> list[Config]:
     """Return a configuration for every β, seed and method. None in *betas* keeps the configured β.
 
     *settings* are values by flag. They win over *base*, the values of a configuration file. A method takes only the
-    options it has.
+    options it has. *arguments* are the flags that must have an effect and how the caller writes them; by default,
+    those of *settings*.
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
+    if arguments is None:
+        arguments = {flag: flag for flag in settings}
     methods = [resolve_method(method) for method in methods]
     names = [find_method(method).name for method in methods if isinstance(method, str)]
-    check_method_options(settings, names)
+    check_method_options(arguments, names)
     for method in methods:
         if not isinstance(method, str):
             check_method_object(method, {})
-    configs = []
+    configs: list[Config] = []
     for beta, seed, method in product(betas, seeds, methods):
         name = method if isinstance(method, str) else ""
         flags = settings_for(name, settings) | {"seed": seed}
         flags |= ({} if beta is None else {"beta": beta}) | ({"method": name} if name else {})
         config = make_config(override(base, flags))
-        configs.append(config if isinstance(method, str) else with_method(config, method))
+        config = config if isinstance(method, str) else with_method(config, method)
+        configs.append(replace(config, arguments=arguments))
     check_engine(configs[0])
-    return configs
+    check_effects(configs, recommended=False)
+    language = [key.flag for key in section_keys() if key.section == "language"]  # one method that reads it is enough
+    arguments = {flag: words for flag, words in arguments.items() if flag not in language}
+    return [replace(config, arguments=arguments) for config in configs]
 
 
 def list_methods(names: str) -> list[str]:

@@ -10,14 +10,14 @@ from typing import Any
 
 from torch import nn
 
-from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, check, parse_numbers
+from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.catalog.entries import Entry
 from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
-from fedbm.data.partition import Partition, check_partition, hold_out, load_partition
+from fedbm.data.partition import Partition, check_partition, check_scored, hold_out, load_partition
 from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words, shorten_list
@@ -140,6 +140,7 @@ def _complete(config: Config, dataset: Dataset, partition: Partition | None) -> 
     else:  # the saved configuration describes the partition that is used
         made = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
         made["partition"] = partition.kind
+    check_scored(partition, dataset)
     return config.with_values("data", **made, clients=len(partition.clients)), partition
 
 
@@ -186,12 +187,6 @@ def find_weights(config: Config) -> Config:
 def make_partition(config: Config, dataset: Dataset) -> Partition:
     """Partition the training samples among clients as the options describe."""
     options, seed = config.data, config.train.seed
-    for key in ("held_out", "held_out_values"):
-        if getattr(options, key) and options.partition not in (suitable := OPTION_NEEDS[key][1]):
-            raise FedBMError(
-                f"{key} only applies if partition is {join_words(suitable)}, but it is {options.partition}. "
-                f"Remove {key}, or set partition."
-            )
     if options.partition in ("file", "column"):
         if options.partition == "file":
             partition = load_partition(Path(options.partition_file), dataset)
@@ -300,6 +295,8 @@ def find_run(out: Path, name: str) -> Path:
         raise FedBMError(
             f'"{name}" matches {len(found)} runs in {out}: {names}. Give more of the id, or the folder of the run.'
         )
+    if inside := _runs_in(Path(name)):
+        raise FedBMError(f"{name} is a folder of {len(inside)} runs. Give one of them, such as {inside[0]}.")
     if Path(name).is_dir():
         raise FedBMError(f"{name} contains neither runs nor records of experiments")
     raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder; 'fedbm list {out}' lists the runs")

@@ -6,28 +6,25 @@ A terminal has live bars, a notebook has one line per run that changes in place,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
-from itertools import chain
-from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
+from fedbm.runs.failure import Failure
 from fedbm.utils.text import format_seconds
 
-if TYPE_CHECKING:
-    from fedbm.runs.batch import BatchRun
-
 ShowCount = Callable[[int, int], None]  # (done, total)
-ShowEvent = Callable[[Event], None]
 PHASES = {"train": "training", "aggregate": "averaging", "evaluate": "evaluating", "done": ""}
-RECENT_ROUNDS = 10  # the remaining time is estimated from these
+RECENT_ROUNDS = 20  # of all runs; the remaining time is estimated from these
 
 
 def progress_console(shown: bool | None) -> Console:
@@ -61,77 +58,64 @@ def replace_line(console: Console) -> Callable[[str], None]:
 
 
 @contextmanager
-def show_run(console: Console, title: str, rounds: int) -> Iterator[ShowEvent]:
-    """Yield a function to call with each event of a run."""
-    with round_bars(console) if console.is_terminal else nullcontext() as bars:
-        yield RunLog(console, title, rounds) if bars is None else RunBar(bars, title, rounds)
+def show_runs(
+    console: Console, runs: Mapping[Any, tuple[str, int]]
+) -> Iterator[Callable[[Any, Event | Failure], None]]:
+    """Yield a function to call with a run and each of its events, or with the run and the reason why it failed.
 
+    *runs* are the runs to compute, with their titles and rounds.
+    """
+    estimate = RemainingTime({run: rounds for run, (_, rounds) in runs.items()})
+    total = estimate.rounds
+    columns = ("{task.completed:.0f}/{task.total:.0f}", "{task.fields[news]}", TimeElapsedColumn())
+    with make_bars(console, *columns) if console.is_terminal and runs else nullcontext() as bars:
+        kind = partial(RunLog, console) if bars is None else partial(RunBar, bars)
+        shows = {run: kind(title, rounds) for run, (title, rounds) in runs.items()}
+        whole = bars.add_task("all rounds", total=total, news="") if bars and len(runs) > 1 else None
 
-@contextmanager
-def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[[BatchRun, Event | str], None]]:
-    """Yield a function to call with each event of several runs, or with the reason why a run failed."""
-    pending = [job for job in jobs if not job.is_finished]
-    estimate, show_estimate = BatchEstimate(pending), replace_line(console)
-    with round_bars(console) if console.is_terminal and pending else nullcontext() as bars:
-        shows: dict[Path, ShowEvent] = {}
-        for job in pending:
-            run = (job.title, job.config.train.rounds)
-            shows[job.folder] = RunLog(console, *run) if bars is None else RunBar(bars, *run)
-
-        def show(job: BatchRun, news: Event | str) -> None:
-            if isinstance(news, str):
-                console.print(f"failed: {job.title}: {news}")
+        def show(run: Any, news: Event | Failure) -> None:
+            words = estimate.update(run, news)
+            if isinstance(news, Failure):
+                console.print(f"failed: {runs[run][0]}: {news.reason}")
             else:
-                shows[job.folder](news)
-            if sentence := estimate.update(job, news):
-                show_estimate(sentence)
+                shows[run](news, words if whole is None else "")
+            if bars is not None and whole is not None:
+                bars.update(whole, completed=total - estimate.rounds, news=words)
 
         yield show
-        if console.is_jupyter:
-            show_estimate("")  # nothing remains
 
 
-class BatchEstimate:
-    """How long several runs will take together, from the rounds finished so far."""
+class RemainingTime:
+    """Estimate the time of all remaining rounds of one or several runs from the latest finished rounds."""
 
-    def __init__(self, jobs: Sequence[BatchRun]) -> None:
-        self._methods = {job.folder: job.config.method.name for job in jobs}
-        self._rounds = {job.folder: job.config.train.rounds for job in jobs}  # remaining rounds of each run
-        self._seconds: dict[str, list[float]] = {}  # method → of its finished rounds
-        self._active: set[Path] = set()
-        self._parallel = 1  # the most runs at the same time so far
+    def __init__(self, rounds: Mapping[Hashable, int]) -> None:
+        self._planned = rounds
+        self._remaining = dict(rounds)
+        self._ends = deque([time.monotonic()], maxlen=RECENT_ROUNDS + 1)  # when it began, and when rounds ended
 
-    def update(self, job: BatchRun, news: Event | str) -> str:
-        """Add news of a run. Return a sentence after the first round of a method and after each run, otherwise ""."""
-        self._active.add(job.folder)
-        self._parallel = max(self._parallel, len(self._active))
-        seconds = self._seconds.setdefault(job.config.method.name, [])
-        if isinstance(news, Event):
-            if news.record is None:
-                return ""
-            seconds.append(news.record.seconds["total"])
-        rounds = job.config.train.rounds - news.round if isinstance(news, Event) and not news.last else 0
-        self._rounds[job.folder] = rounds
-        if not rounds:
-            self._active.discard(job.folder)
-        runs, known = sum(map(bool, self._rounds.values())), list(chain(*self._seconds.values()))
-        if not runs or not known or (rounds and (len(seconds) > 1 or len(self._rounds) == 1)):
+    @property
+    def rounds(self) -> int:
+        """The remaining rounds of all runs."""
+        return sum(self._remaining.values())
+
+    def update(self, run: Hashable, news: Event | Failure) -> str:
+        """Add news of a run. Return the remaining time in words, or "" if it is not known or no round remains."""
+        if isinstance(news, Failure) or news.last:
+            self._remaining[run] = 0
+        else:
+            self._remaining[run] = self._planned[run] - max(0, news.round - (news.record is None))
+        if isinstance(news, Event) and news.record is not None:
+            self._ends.append(time.monotonic())
+        rounds = len(self._ends) - 1
+        if not rounds or not self.rounds:
             return ""
-        ahead = [n * fmean(self._seconds.get(self._methods[path]) or known) for path, n in self._rounds.items()]
-        whole = max(sum(ahead) / self._parallel, *ahead)
-        return f"remaining: {runs} of {len(ahead)} runs, about {format_seconds(whole)}"
-
-
-def round_bars(console: Console) -> Progress:
-    """Return live bars that show round, news, elapsed and remaining time of runs."""
-    columns = ("{task.completed:.0f}/{task.total:.0f}", "{task.fields[news]}", TimeElapsedColumn(), "[dim]remaining")
-    return make_bars(console, *columns)
+        words = format_seconds(self.rounds * (self._ends[-1] - self._ends[0]) / rounds)
+        return f"remaining {words}{' for all runs' if len(self._planned) > 1 else ''}"
 
 
 def make_bars(console: Console, *columns: str | ProgressColumn, transient: bool = False) -> Progress:
-    """Return live bars with a title, these columns and the remaining time."""
-    title = ("[bold]{task.description}", BarColumn(bar_width=24))
-    return Progress(*title, *columns, TimeRemainingColumn(), console=console, transient=transient)
+    """Return live bars with a title and these columns."""
+    return Progress("[bold]{task.description}", BarColumn(bar_width=24), *columns, console=console, transient=transient)
 
 
 class RunBar:
@@ -142,20 +126,19 @@ class RunBar:
         self._task = bars.add_task(title, total=rounds, news="starting")
         self._scores = ""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Event, remaining: str) -> None:
         if event.note:
             self._bars.console.print(f"round {event.round}: {event.note}")
         elif event.record is not None:
             self._scores = format_scores(event.record) or self._scores
-            self._bars.update(
-                self._task, completed=event.round, news=f"{format_loss(event.record.loss)} {self._scores}"
-            )
+            news = f"{format_loss(event.record.loss)} {self._scores} {remaining}"
+            self._bars.update(self._task, completed=event.round, news=news)
             for sentence in describe_dropped(event.record):
                 self._bars.console.print(f"round {event.round}: {sentence}")
         else:
             done = f"{event.done}/{event.total} " if event.total else ""
             loss = f"loss {sum(event.losses.values()):.3f} " if event.losses else ""
-            news = f"{PHASES[event.phase]} {done}{loss}{self._scores}"
+            news = f"{PHASES[event.phase]} {done}{loss}{self._scores} {remaining}"
             self._bars.update(self._task, completed=event.round - 1, news=news)
 
 
@@ -165,10 +148,9 @@ class RunLog:
     def __init__(self, console: Console, title: str, rounds: int) -> None:
         self._console, self._title, self._rounds = console, title, rounds
         self._show_round = replace_line(console)
-        self._seconds: list[float] = []
         self._started = False
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Event, remaining: str) -> None:
         if not self._started and event.round > 1:
             self._console.print(f"{self._title}: continuing after round {event.round - 1}")
         self._started = event.round > 0
@@ -176,14 +158,12 @@ class RunLog:
             self._console.print(f"{self._title}: {event.note}")
         if event.record is None:
             return
-        self._seconds = [*self._seconds, event.record.seconds["total"]][-RECENT_ROUNDS:]
-        remaining = 0 if event.last else self._rounds - event.round
         parts = [
             f"{self._title} round {event.round}/{self._rounds}",
             format_loss(event.record.loss),
             format_scores(event.record),
-            f"{self._seconds[-1]:.1f} s",
-            f"remaining {format_seconds(remaining * fmean(self._seconds))}" if remaining else "",
+            f"{event.record.seconds['total']:.1f} s",
+            remaining,
             *describe_dropped(event.record),
         ]
         self._show_round("  ".join(filter(None, parts)))
@@ -207,7 +187,7 @@ def show_download(console: Console) -> AbstractContextManager[ShowCount]:
 def _show_count(console: Console, title: str, step: int, describe: Callable[[int, int], str]) -> Iterator[ShowCount]:
     """Yield a function (done, total) that moves a bar or, without a terminal, prints a line every *step* units."""
     printed = 0
-    live = make_bars(console, "{task.fields[news]}", transient=True)
+    live = make_bars(console, "{task.fields[news]}", TimeRemainingColumn(), transient=True)
     with live if console.is_terminal else nullcontext():
 
         def show(done: int, total: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
+from fedbm.runs.failure import Failure
 from fedbm.runs.run_config import Config
 from fedbm.runs.scheduler import Job, Place, Pool, Worker, advance_runs, gpu_shares
 from fedbm.utils.io import make_folder
@@ -36,7 +37,7 @@ class RayWorker:
     def send(self, number: int, job: Job | None) -> None:
         self.actor.put.remote((number, job))
 
-    def receive(self) -> tuple[int, Event | str | None]:
+    def receive(self) -> tuple[int, Event | Failure | None]:
         try:
             number, news = self.ray.get(next(self.news))
         except (self.ray.exceptions.RayError, StopIteration) as error:
@@ -64,7 +65,7 @@ class Actor:
     def put(self, message: tuple[int, Job | None]) -> None:
         self.messages.put(message)
 
-    def work(self, folder: str) -> Generator[tuple[int, Event | str | None], None, None]:
+    def work(self, folder: str) -> Generator[tuple[int, Event | Failure | None], None, None]:
         os.chdir(folder)
         yield STARTED, None
         yield from advance_runs(self._receive)

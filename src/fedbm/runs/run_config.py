@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from fedbm.config.keys import SECTIONS, Key, build_options, keys_of, section_keys
+from fedbm.config.keys import SECTIONS, Key, build_options, keys_of, section_keys, spell
 from fedbm.config.options import (
     BY_BETA,
+    NEVER_IGNORED,
+    OPTION_NEEDS,
     RECIPES,
     SERVER_LR,
     DataOptions,
@@ -40,7 +42,10 @@ FILE_SECTIONS = (*SECTIONS, "method", "concepts")
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a run. `given` are the keys that the user set; recommendations do not change them."""
+    """The settings of a run. `given` are the keys that the user set; recommendations do not change them.
+
+    `arguments` must have an effect: {"beta": "--beta"} from the command line, {"beta": "beta"} from Python.
+    """
 
     data: DataOptions = field(default_factory=DataOptions)
     language: LanguageOptions = field(default_factory=LanguageOptions)
@@ -50,6 +55,7 @@ class Config:
     engine: EngineOptions = field(default_factory=EngineOptions)
     concepts: Mapping[str, str] = field(default_factory=dict)  # class → what a clinician calls it
     given: frozenset[str] = frozenset()
+    arguments: Mapping[str, str] = field(default_factory=dict)  # flags given to a command or function, as written there
 
     def with_values(self, section: str, **values: Any) -> Config:
         """Return this configuration with other *values* in one section."""
@@ -102,20 +108,21 @@ def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {flag: value for flag, value in settings.items() if method in option_flags().get(flag, (method,))}
 
 
-def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> None:
-    """Raise FedBMError if an option belongs to none of *methods*, or means different things for two of them."""
-    for flag in settings:
+def check_method_options(arguments: Mapping[str, str], methods: Sequence[str]) -> None:
+    """Raise FedBMError if an option belongs to none of *methods*, or means different things for two of them.
+
+    *arguments* are flags, and how the caller writes them.
+    """
+    for flag, argument in arguments.items():
         owners = option_flags().get(flag, {})
         chosen = [name for name in dict.fromkeys(methods) if name in owners]
-        switch = "--" + flag.replace("_", "-")
         if owners and not chosen:
             others = f"not of {join_words(methods)}" if methods else "no such method is named"
-            raise FedBMError(
-                f"{switch} is an option of {join_words(owners)}, but {others}. Remove it, or add {join_words(owners)}."
-            )
+            known = join_words(owners)
+            raise FedBMError(f"{argument} is an option of {known}, but {others}. Remove it, or add {known}.")
         if len({_declaration(all_methods()[name], owners[name]) for name in chosen}) > 1:
-            own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
-            raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
+            own = join_words([spell(f"{name}_{flag}", argument) for name in chosen])
+            raise FedBMError(f"{argument} is a different option for {join_words(chosen, 'and')}. Use {own}.")
 
 
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
@@ -202,7 +209,9 @@ def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
             use.pop("partition_column", None)  # it belongs to the recommended partition
         if use:  # a user's method may not support replace()
             parts[section] = dataclasses.replace(options, **use)
-    return dataclasses.replace(config, **parts)
+    config = dataclasses.replace(config, **parts)
+    check_effects([config], recommended=True)
+    return config
 
 
 def describe_recipe(train: TrainOptions) -> Iterator[str]:
@@ -220,11 +229,8 @@ def check_config(config: Config) -> Config:
         checked[section] = check_all(getattr(config, section))
     config = dataclasses.replace(config, **checked)
     for kind in ("file", "column"):
-        given = getattr(config.data, f"partition_{kind}")
-        if config.data.partition == kind and not given:
-            raise FedBMError(f"partition = {kind} needs partition_{kind} (--partition-{kind})")
-        if given and config.data.partition != kind:
-            raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
+        if config.data.partition == kind and not getattr(config.data, f"partition_{kind}"):
+            raise FedBMError(f"partition = {kind} needs partition_{kind}")
     if config.train.server_average and not config.method.common_model:
         raise FedBMError(no_common_model(config.method.name))
     check_server_optimizer(config.method, config.train)
@@ -233,7 +239,40 @@ def check_config(config: Config) -> Config:
             f"label_smoothing changes FedAvg's cross-entropy, but {config.method.name} has a loss of its own. "
             "Remove it, or choose a method with FedAvg's loss, such as fedprox or scaffold."
         )
+    check_effects([config], recommended=False)
     return config
+
+
+def check_effects(configs: Sequence[Config], recommended: bool) -> None:
+    """Raise FedBMError if one of `arguments` has no effect. A file may contain such keys, because it may set all keys.
+
+    Without the recommendations of the data set, a partition that is not given is not known. A key of [language] needs
+    one configuration with a method that reads concepts.
+    """
+    for config in configs:
+        values = {**vars(config.data), **vars(config.model), **vars(config.train), **vars(config.method)}
+        needs = {**OPTION_NEEDS, **config.method.option_needs}
+        found = {key: key for key in NEVER_IGNORED if values[key]} | dict(config.arguments)
+        for flag, argument in found.items():
+            key, suitable = needs.get(flag.removeprefix(f"{config.method.name}_"), ("", ()))
+            by_default = key == "partition" and "data.partition" not in config.given
+            if key not in values or values[key] in suitable or (by_default and not recommended):
+                continue
+            value, first = format_option(values[key]), format_option(suitable[0])
+            now = f"{config.data.name} uses {value} by default" if by_default else f"it is {value}"
+            other = f"--{key} {first}" if argument.startswith("--") else f"{key} = {first}"
+            advice = f" or set {other}" if by_default else ""
+            only = join_words(map(format_option, suitable))
+            whose = f" to {config.method.name}" if key in vars(config.method) else ""
+            what = f"{argument} only applies{whose} if {key} is {only}"
+            raise FedBMError(f"{what}, but {now}. Remove {argument}{advice}.")
+    language = [key.flag for key in section_keys() if key.section == "language"]
+    for argument in (words for config in configs for flag, words in config.arguments.items() if flag in language):
+        if not any(config.method.needs_concepts for config in configs):
+            names = join_words(dict.fromkeys(method_label(config.method, {}) for config in configs))
+            raise FedBMError(
+                f"{argument} only applies to methods that read concepts, not to {names}. Remove {argument}."
+            )
 
 
 def method_values(method: Method) -> dict[str, Any]:

@@ -6,24 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fedbm.data.partition import SETTINGS, SHIFT
-from fedbm.engine.round_record import SCORE, Index, RoundNumber, Score, Scores, Seconds, Traffic
-from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Schema, each, keys, number, or_null, whole
-from fedbm.utils.typed_json import JsonRecord
+from fedbm.data.partition import Settings, Shift
+from fedbm.engine.round_record import Count, Score, Scores, Seconds, Traffic
+from fedbm.utils.json_records import Index, JsonRecord, Keys, Length, NonNegative, Positive, Range, Scalar
 
 SIDES = ("val", "test", "averaged.val", "averaged.test")  # the scores that curves contain
 PHASES = ("train", "aggregate", "generator", "evaluate", "checkpoint", "total")
 
-Classes = Annotated[tuple[str, ...], each(TEXT, "classes", least=1)]
-Points = Annotated[tuple[tuple[float, float], ...], each(each(number(-1e30, 1e30), 2), "images")]
-Matrix = Annotated[tuple[tuple[int, ...], ...], each(each(whole(0, 2**53), "classes"), "classes")]
+Classes = Annotated[tuple[str, ...], Length("classes", least=1)]
+Coordinate = Annotated[float, Range(-1e30, 1e30)]
+Points = tuple[tuple[Coordinate, Coordinate], ...]
+Counts = Annotated[tuple[Count, ...], Length("classes")]
+Matrix = Annotated[tuple[Counts, ...], Length("classes")]
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredRound(JsonRecord):
     """A round and its test scores."""
 
-    round: RoundNumber
+    round: Positive
     accuracy: Score
     f1: Score
     recall: Score
@@ -43,8 +44,8 @@ class PersonalSummary(JsonRecord):
 class PrivacyLoss(JsonRecord):
     """ε of one client; None means no finite bound."""
 
-    epsilon: Annotated[float, number(0)] | None
-    epsilon_all_runs: Annotated[float, number(0)] | None
+    epsilon: NonNegative | None
+    epsilon_all_runs: NonNegative | None
     bound: str = ""  # "none" or "finite", of all runs
 
 
@@ -52,7 +53,7 @@ class PrivacyLoss(JsonRecord):
 class Privacy(JsonRecord):
     """The privacy losses that the clients of a deployment report."""
 
-    delta: Annotated[float, number(0, 1)]
+    delta: Annotated[float, Range(0, 1)]
     clients: Mapping[str, PrivacyLoss]
 
 
@@ -65,10 +66,10 @@ class Summary(JsonRecord):
     method: str
     data: str
     seed: Index
-    rounds: RoundNumber
-    clients: Annotated[int, whole(1)]
+    rounds: Positive
+    clients: Positive
     partition: str
-    beta: Annotated[float, number(0)] | None
+    beta: NonNegative | None
     best: ScoredRound  # the round chosen on validation
     last: ScoredRound
     averaged: ScoredRound | None = None  # the averaged model after the last round
@@ -103,9 +104,9 @@ class Details(JsonRecord):
     """details.json: classes, their texts, and confusion matrices."""
 
     classes: Classes
-    concepts: Annotated[tuple[str, ...], each(TEXT, "classes")] | None
+    concepts: Annotated[tuple[str, ...], Length("classes")] | None
     encoder: str | None
-    similarity: Annotated[tuple[tuple[float, ...], ...], each(each(number(), "classes"), "classes")] | None
+    similarity: Annotated[tuple[Annotated[tuple[float, ...], Length("classes")], ...], Length("classes")] | None
     confusion: Confusion
     sources: tuple[SourceConfusion, ...] | None = None
     held_out: tuple[SourceConfusion, ...] | None = None  # of clients that never train
@@ -116,9 +117,9 @@ class Features(JsonRecord):
     """features.json: test images in two dimensions, and the anchors of the classes among them."""
 
     classes: Classes
-    labels: Annotated[tuple[int, ...], each(whole(0, 2**53), "images")]
-    points: Points
-    anchors: Annotated[tuple[tuple[float, float], ...], each(each(number(-1e30, 1e30), 2), "classes")] | None
+    labels: Annotated[tuple[Count, ...], Length("images")]
+    points: Annotated[Points, Length("images")]
+    anchors: Annotated[Points, Length("classes")] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,43 +135,47 @@ class PartitionRecord(JsonRecord):
     """partition.json, or what a record keeps of it: a digest in place of the samples of each client."""
 
     kind: str
-    settings: Annotated[Mapping[str, Any], SETTINGS]
+    settings: Settings
     classes: Classes
-    counts: Annotated[tuple[tuple[int, ...], ...], each(each(whole(0, 2**53), "classes"), "clients", least=1)]
+    counts: Annotated[tuple[Counts, ...], Length("clients", least=1)]
     moved: tuple[Any, ...] = ()
-    clients: Annotated[tuple[Any, ...], each(PLAIN, "clients")] | None = None
+    clients: Annotated[tuple[Any, ...], Length("clients")] | None = None
     digest: str = ""
     of: PartitionSource | None = None
     held_out: tuple[Any, ...] | None = None  # samples of each held-out client
-    shift: Annotated[Mapping[str, Any], SHIFT] | None = None  # the change of each client's images
+    shift: Shift | None = None  # the change of each client's images
 
 
-def _config_schema(others: Schema | None) -> Schema:
-    """Check the settings that every run has; all other settings must match *others*."""
-    return keys(
+def _config_keys(value: Any) -> Keys:
+    """Return the settings that every run has. Other settings are of the type *value*."""
+    section: Any = Mapping[str, value]
+    known: dict[str, dict[str, Any]] = {
+        "data": {"name": str, "partition": str, "beta": float, "clients": int},
+        "method": {"name": str},
+        "train": {"rounds": int, "seed": int, "keep_optimizer?": Annotated[Any, Scalar]},
+    }
+    return Keys({name: Annotated[section, Keys(types)] for name, types in known.items()})
+
+
+CONFIG_FILE: Any = Annotated[Mapping[str, Mapping[str, object]], _config_keys(object)]  # TOML has dates and infinities
+FEDERATION_FILE: Any = Keys({"options": Keys({"nodes": Positive})})  # what is read of it
+Environment = Annotated[Mapping[str, Any], Keys({"command?": str})]
+Curves = Annotated[
+    Mapping[str, Annotated[tuple[float | None, ...], Length("rounds")]],
+    Keys(
         {
-            "data": keys({"name": TEXT, "partition": TEXT, "beta": number(), "clients": whole()}, others),
-            "method": keys({"name": TEXT}, others),
-            "train": keys({"rounds": whole(), "seed": whole(), "keep_optimizer?": SCALAR}, others),
-        },
-        keys({}, others),
-    )
-
-
-CONFIG = _config_schema(None)  # TOML also has dates and infinities
-CURVES = keys(
-    {
-        "round": each(whole(1), "rounds", least=1),
-        **dict.fromkeys(
-            (*(f"{side}.{score}?" for side in SIDES for score in ("accuracy", "f1")), "personal?"),
-            each(or_null(SCORE), "rounds"),
-        ),
-        **dict.fromkeys(("bytes.sent?", "bytes.received?", "dropped?"), each(whole(0, 2**53), "rounds")),
-        **{f"seconds.{phase}?": each(number(0, 1e12), "rounds") for phase in PHASES},
-    },
-    each(or_null(number()), "rounds"),
-)
-ENVIRONMENT = keys({"command?": TEXT}, PLAIN)
+            "round": Annotated[tuple[Positive, ...], Length("rounds", least=1)],
+            **dict.fromkeys(
+                (*(f"{side}.{score}?" for side in SIDES for score in ("accuracy", "f1")), "personal?"),
+                Annotated[tuple[Score | None, ...], Length("rounds")],
+            ),
+            **dict.fromkeys(
+                ("bytes.sent?", "bytes.received?", "dropped?"), Annotated[tuple[Count, ...], Length("rounds")]
+            ),
+            **{f"seconds.{phase}?": Annotated[tuple[Seconds, ...], Length("rounds")] for phase in PHASES},
+        }
+    ),
+]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -178,8 +183,8 @@ class RunRecord(JsonRecord):
     """The record of a finished run: all that a report needs, without tensors."""
 
     run: str
-    config: Annotated[Mapping[str, Mapping[str, Any]], _config_schema(PLAIN)]
-    environment: Annotated[Mapping[str, Any], ENVIRONMENT] | None
+    config: Annotated[Mapping[str, Mapping[str, Any]], _config_keys(Any)]
+    environment: Environment | None
     summary: Summary
     last_quarter: Scores | None = None
     averaged_last_quarter: Scores | None = None
@@ -187,5 +192,5 @@ class RunRecord(JsonRecord):
     checksum: str  # of the data set
     details: Details | None
     features: Features | None
-    generated_rounds: tuple[RoundNumber, ...]
-    curves: Annotated[Mapping[str, tuple[Any, ...]], CURVES]  # columns over the kept rounds
+    generated_rounds: tuple[Positive, ...]
+    curves: Curves  # columns over the kept rounds

@@ -20,8 +20,8 @@ from fedbm.runs.run_config import format_sections
 from fedbm.runs.run_file_types import PHASES, SIDES, PartitionRecord, RunRecord
 from fedbm.runs.run_view import RunView, facts_of, partition_digest
 from fedbm.utils.io import atomic_write, read_object, write_text
+from fedbm.utils.json_records import decode
 from fedbm.utils.text import format_value
-from fedbm.utils.typed_json import decode
 
 FORMAT = 2
 MAX_POINTS = 100
@@ -95,7 +95,7 @@ def read_record(path: Path) -> RunView:
     record = decode(RunRecord, read_object(path, FORMAT), path)
     picture, strip = path.with_suffix(".jpg"), path.with_suffix(STRIP)
     return RunView(
-        **facts_of(record.summary),
+        **facts_of(record.summary, record.config),
         path=path,
         id=record.run,
         config=record.config,
@@ -218,5 +218,5 @@ def _summarise_partition(partition: PartitionRecord) -> dict[str, Any]:
         "classes": partition.classes,
         "moved": [None] * len(partition.moved),
         "digest": partition_digest(partition),
-        **({"shift": partition.shift} if partition.shift else {}),
+        **({"shift": vars(partition.shift)} if partition.shift else {}),
     }

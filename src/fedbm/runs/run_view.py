@@ -19,13 +19,20 @@ from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
-from fedbm.runs.run_file_types import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
+from fedbm.runs.run_file_types import (
+    CONFIG_FILE,
+    FEDERATION_FILE,
+    Details,
+    Environment,
+    Features,
+    PartitionRecord,
+    ScoredRound,
+    Summary,
+)
 from fedbm.utils.io import parse_toml, read_object, read_text
-from fedbm.utils.schema import Lengths, check, keys, whole
+from fedbm.utils.json_records import Lengths, decode
 from fedbm.utils.text import make_html
-from fedbm.utils.typed_json import decode
 
-FEDERATION = keys({"options": keys({"nodes": whole(1)})})  # what is read of federation.json
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
 REWRITE = ". Remove the file; the command that made the run writes it again."  # from the last checkpoint
 
@@ -74,6 +81,11 @@ class RunView:
     features: Features | None = None
     last_quarter: Scores | None = None  # mean test scores over the last quarter of the rounds
     averaged_last_quarter: Scores | None = None  # the same of the averaged model
+
+    @property
+    def final_round(self) -> int:
+        """The last round of the run, which is earlier than planned if patience ended it."""
+        return self.summary.rounds if self.summary else self.planned
 
     @property
     def finished(self) -> bool:
@@ -215,18 +227,17 @@ def read_run(run: RunView | str | Path) -> RunView:
         raise FedBMError(f"{path} is not a run, because {why}: {hint}")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
-    check(config, CONFIG, path / "config.toml")
+    decode(CONFIG_FILE, config, path / "config.toml")
     lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
     summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
-    facts = facts_of(summary) if summary else _facts_of_unfinished(path, config, partition)
-    environment = _read_file(path / "environment.json")
-    if environment is not None:
-        check(environment, ENVIRONMENT, path / "environment.json")
+    facts = facts_of(summary, config) if summary else _facts_of_unfinished(path, config, partition)
+    environment = _decode_file(Environment, path / "environment.json")  # type: ignore[type-abstract]
     digest = (environment or {}).get("settings")
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     if summary is not None:
         _check_complete(path / "rounds.jsonl", rounds, summary.rounds)
+    failure = failure_of(path)
     tests = {record.round: record.test for record in rounds}
     averaged = {record.round: record.averaged.test for record in rounds if record.averaged}
     return RunView(
@@ -244,19 +255,19 @@ def read_run(run: RunView | str | Path) -> RunView:
         generated=generated if generated.is_file() else None,
         round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         edited=digest is not None and digest != settings_digest(config),
-        failure=failure_of(path) if summary is None else "",
+        failure=failure.reason if failure and summary is None else "",
         features=_decode_file(Features, path / "features.json", lengths),
         last_quarter=last_quarter_scores(tests, summary.rounds) if summary else None,
         averaged_last_quarter=last_quarter_scores(averaged, summary.rounds) if summary else None,
     )
 
 
-def last_quarter_scores(tests: Mapping[int, Scores | None], planned: int) -> Scores | None:
-    """Return the mean test scores over the last quarter of the planned rounds, from the scores by round.
+def last_quarter_scores(tests: Mapping[int, Scores | None], rounds: int) -> Scores | None:
+    """Return the mean test scores over the last quarter of the run's rounds, from the scores by round.
 
     Return None if none of these rounds was evaluated. A score that one of them does not have is None.
     """
-    found = [scores for round_, scores in tests.items() if round_ > 0.75 * planned and scores]
+    found = [scores for round_, scores in tests.items() if round_ > 0.75 * rounds and scores]
     if not found:
         return None
     columns = {name: [scores[name] for scores in found] for name in found[0]}
@@ -271,17 +282,17 @@ def partition_digest(partition: PartitionRecord) -> str:
     return partition.digest or assignment_digest(partition.clients, partition.held_out, partition.shift)
 
 
-def facts_of(summary: Summary) -> dict[str, Any]:
-    """Return the fields of RunView that a summary contains."""
+def facts_of(summary: Summary, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of RunView that a summary and the configuration contain."""
     same = ("method", "label", "data", "partition", "beta", "clients", "seed")
-    return {key: getattr(summary, key) for key in same} | {"planned": summary.rounds}
+    return {key: getattr(summary, key) for key in same} | {"planned": config["train"]["rounds"]}
 
 
-def _check_complete(source: Path, rounds: Sequence[RoundRecord], planned: int) -> None:
+def _check_complete(source: Path, rounds: Sequence[RoundRecord], last: int) -> None:
     """Raise FedBMError if rounds of a finished run are missing: means over the others would be wrong."""
-    if source.is_file() and [record.round for record in rounds] != list(range(1, planned + 1)):
+    if source.is_file() and [record.round for record in rounds] != list(range(1, last + 1)):
         raise FedBMError(
-            f"{source} must contain rounds 1 to {planned} of a finished run, but has {len(rounds)} of them. Restore "
+            f"{source} must contain rounds 1 to {last} of a finished run, but has {len(rounds)} of them. Restore "
             f"the file, or remove {source.parent} to start this run over."
         )
 
@@ -302,8 +313,7 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         beta = partition.settings.get("beta")
         facts |= {"partition": partition.kind, "beta": beta, "clients": len(partition.counts)}
         facts |= {"data": partition.of.data} if partition.of else {}
-    elif (federation := _read_file(path / "federation.json")) is not None:
-        check(federation, FEDERATION, path / "federation.json")
+    elif (federation := _decode_file(FEDERATION_FILE, path / "federation.json")) is not None:
         facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
     return {**facts, "label": _label(config, facts["data"], partition)}
 
@@ -322,13 +332,6 @@ def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | No
         return name
 
 
-def _decode_file(kind: type[T], path: Path, lengths: Lengths, remedy: str = "") -> T | None:
-    value = _read_file(path, remedy)
-    return None if value is None else decode(kind, value, path, remedy, lengths)
-
-
-def _read_file(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
+def _decode_file(kind: type[T], path: Path, lengths: Lengths | None = None, remedy: str = "") -> T | None:
     """Return what a JSON file contains, or None if there is no such file."""
-    if not path.is_file():
-        return None
-    return read_object(path, FORMAT, remedy)
+    return decode(kind, read_object(path, FORMAT, remedy), path, remedy, lengths) if path.is_file() else None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
@@ -42,11 +43,12 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
 from fedbm.runs.custom_method import check_name, resolve_method, with_method
+from fedbm.runs.failure import clear_failure
 from fedbm.runs.plan import Plan, make_plan
-from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_run
+from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_runs
 from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
-from fedbm.runs.run_view import RunView, read_run
+from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
 
 
@@ -98,23 +100,43 @@ def simulate(
         )
     dataset = use_data(data, settings, partition is not None, body is not None)
     config = _make_config(resolve_method(method), settings)
+    objects: dict[str, Any] = {"dataset": dataset, "partition": partition, "make_body": body}
+    return compute_run(config, progress_console(progress), on_event=on_event, callbacks=callbacks, **objects)
+
+
+def compute_run(
+    config: Config,
+    console: Console,
+    *,
+    on_plan: Callable[[Plan], None] = lambda plan: None,
+    on_event: Callable[[Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    **objects: Any,
+) -> RunView:
+    """Run what remains of a run, show its progress on the console, and return the finished run.
+
+    *on_plan* is called before the first round. *objects* are what make_plan() takes instead of settings.
+    """
     check_engine(config)
     check_callbacks(callbacks)
-    console = progress_console(progress)
     with show_decoding(console) as decoding:
-        plan = make_plan(config, dataset=dataset, partition=partition, make_body=body, progress=decoding)
-    if RunFolder(run_path(plan)).done:
-        return read_run(run_path(plan))
+        plan = make_plan(config, progress=decoding, **objects)
+    path = run_path(plan)
+    check_resumable(path)
     print_notes(console, plan.notes)
+    on_plan(plan)
+    if RunFolder(path).done:
+        console.print("this run is finished; nothing to compute")
+        return read_run(path)
     notify = Notifier(callbacks, run_info(plan))
-    title, rounds = plan.config.method.name, plan.config.train.rounds
-    with notify, show_run(console, title, rounds) as show, closing(run(plan)) as events:
+    shown = {path: (plan.config.method.name, plan.config.train.rounds)}
+    with notify, show_runs(console, shown) as show, closing(run(plan)) as events:
         for event in events:
-            show(event)
+            show(path, event)
             if on_event is not None:
                 on_event(event)
             notify(event)
-    return read_run(run_path(plan))
+    return read_run(path)
 
 
 def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
@@ -129,9 +151,11 @@ def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
 
 def _make_config(method: str | Method, settings: dict[str, Any]) -> Config:
     if isinstance(method, str):
-        return make_config(to_sections({**settings, "method": find_method(method).name}))
-    check_method_object(method, settings)
-    return with_method(make_config(to_sections(settings)), method)
+        config = make_config(to_sections({**settings, "method": find_method(method).name}))
+    else:
+        check_method_object(method, settings)
+        config = with_method(make_config(to_sections(settings)), method)
+    return dataclasses.replace(config, arguments={flag: flag for flag in settings})
 
 
 def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bool, body: bool) -> Dataset | None:
@@ -290,8 +314,8 @@ def start_or_resume(
 ) -> RunState:
     """Return the state of the run's last checkpoint, or its initial state. The caller has locked the folder.
 
-    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed. If there is no checkpoint,
-    *describe* is called to write the files that describe the run.
+    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed, as well as failed.json. If
+    there is no checkpoint, *describe* is called to write the files that describe the run.
     """
     model = config.method.model(task)
     check_batch_norms(config.method, model, config.train)
@@ -305,6 +329,7 @@ def start_or_resume(
     state, optimizer = restore_optimizer(state, config.train)
     server, average = restore_average(state, config.train.server_average)
     folder.cut_after(progress.round)
+    clear_failure(folder.path)
     remove_stale_files(folder.path, progress)
     return RunState(model, server, average, optimizer, progress)
 

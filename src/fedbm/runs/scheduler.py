@@ -28,6 +28,7 @@ import torch
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
+from fedbm.runs.failure import Failure
 from fedbm.runs.run_config import Config
 
 END = None  # sent in place of a job: stop this run after its current round
@@ -52,7 +53,7 @@ class Worker(Protocol):
     def send(self, number: int, job: Job | None) -> None:
         """Send a run, or END; nothing happens if the worker has ended."""
 
-    def receive(self) -> tuple[int, Event | str | None]:
+    def receive(self) -> tuple[int, Event | Failure | None]:
         """Return the next news; raise EOFError if the worker has ended."""
 
     def why_ended(self) -> str:
@@ -84,9 +85,9 @@ class RunProcess:
         with suppress(BrokenPipeError):
             self.pipe.send((number, job))
 
-    def receive(self) -> tuple[int, Event | str | None]:
+    def receive(self) -> tuple[int, Event | Failure | None]:
         try:
-            news: tuple[int, Event | str | None] = self.pipe.recv()
+            news: tuple[int, Event | Failure | None] = self.pipe.recv()
         except OSError as error:
             raise EOFError from error
         return news
@@ -108,7 +109,7 @@ def run_all(
     ids: Sequence[str] | None = None,
     is_last_round: Callable[[int], bool] = lambda number: False,
     remaining: Callable[[], float | None] = lambda: None,
-) -> Generator[tuple[int, Event | str], None, None]:
+) -> Generator[tuple[int, Event | Failure], None, None]:
     """Run all configurations in parallel and yield their events as they come.
 
     Runs start in the order given. If the generator is closed, its runs stop at once; they can be resumed from their
@@ -123,7 +124,7 @@ def run_all(
         remaining: returns the remaining seconds, or None for no limit. At zero all runs stop at once.
 
     Yields:
-        (number of the run, event), or (number, sentence) if the run failed.
+        (number of the run, event), or (number, failure) if the run failed.
     """
     waiting = list(enumerate(configs))
     pool = find_pool(configs[0], processes) if configs else Pool([], _start_worker, _wait)
@@ -155,7 +156,7 @@ def run_all(
                     places.remove(place := (worker.runs_per_gpu, worker.changes))
                     places.append(place)  # a new worker takes the place
                     for number in worker.runs:
-                        yield number, worker.why_ended()
+                        yield number, Failure(worker.why_ended())
                     continue
                 if not isinstance(news, Event):
                     worker.runs.discard(number)
@@ -239,7 +240,7 @@ def _work(pipe: Connection) -> None:
 
 def advance_runs(
     receive: Callable[[bool], Iterator[tuple[int, Job | None]]],
-) -> Generator[tuple[int, Event | str | None], None, None]:
+) -> Generator[tuple[int, Event | Failure | None], None, None]:
     """Advance several runs in turns and yield (number, news). The news None means that the run is over.
 
     *receive* returns the messages that have arrived: (number, job), or (number, END). If its argument is False, no run
@@ -261,8 +262,8 @@ def advance_runs(
                 yield number, one
 
 
-def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event | str | None]:
-    """Return a run's events of one turn; the last is None if the run is over, or a sentence if it failed.
+def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event | Failure | None]:
+    """Return a run's events of one turn; the last is None if the run is over, or the failure.
 
     *ending*: whether the run must stop after its current round.
     """
@@ -277,10 +278,10 @@ def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event 
     except StopIteration:
         return [None]
     except FedBMError as error:
-        return [str(error)]
+        return [Failure.of(error)]
     except Exception as error:  # the other runs of this process continue
         traceback.print_exc()
-        return [f"{type(error).__name__}: {error}"]
+        return [Failure(f"{type(error).__name__}: {error}")]
 
 
 def _advance(job: Job) -> Generator[Event | None, None, None]:

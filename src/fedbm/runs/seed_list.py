@@ -4,48 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import chain
 
+from fedbm.config.options import MAX_SEED
 from fedbm.errors import FedBMError
 
-MAX_SEED = 98  # records contain seeds 0 to 98
+MAX_SEEDS = 99
 DEFAULT = (0, 1, 2)
 
 
-def parse_seeds(text: str, where: str = "--seeds") -> tuple[int, ...]:
-    """Return the seeds that *text* names, in ascending order.
+def parse_seeds(seeds: int | str | Iterable[int], where: str = "seeds") -> tuple[int, ...]:
+    """Return seeds in ascending order, from a text or from a number or list of a Python call.
 
-    A bare number N means the first N seeds, 0 to N − 1. Error messages start with *where*.
+    A bare number N means the first N seeds, 0 to N − 1. An error message starts with *where*.
 
-    >>> parse_seeds("3"), parse_seeds("3-5"), parse_seeds("0,1,5"), parse_seeds("7-7")
-    ((0, 1, 2), (3, 4, 5), (0, 1, 5), (7,))
+    >>> parse_seeds("3"), parse_seeds("3-5"), parse_seeds("0,1,5"), parse_seeds([5, 0]), parse_seeds([7])
+    ((0, 1, 2), (3, 4, 5), (0, 1, 5), (0, 5), (7,))
     """
-    if re.fullmatch("[1-9][0-9]?", text):
+    words = str(seeds).split(",") if isinstance(seeds, int | str) else [str(seed) for seed in seeds]
+    text = ",".join(words)
+    if isinstance(seeds, int | str) and re.fullmatch("[1-9][0-9]?", text):
         return tuple(range(int(text)))
-    seeds: list[int] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"\s*([0-9]{1,2})(?:-([0-9]{1,2}))?\s*", part)
-        if not found or ("," not in text and found[2] is None):
-            raise FedBMError(
-                f'{where} must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "{text}"'
-            )
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first:
-            raise FedBMError(f'{where}: the range "{part.strip()}" ends before it starts')
-        seeds += range(first, last + 1)
-    if (twice := next((seed for seed in seeds if seeds.count(seed) > 1), None)) is not None:
-        raise FedBMError(f'{where}: seed {twice} is named twice in "{text}"')
-    if max(seeds) > MAX_SEED:
-        raise FedBMError(f"{where}: the largest seed is {MAX_SEED}, not {max(seeds)}")
-    return tuple(sorted(seeds))
-
-
-def list_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
-    """Return the seeds of a Python call: a count, a text that parse_seeds() reads, or the seeds themselves.
-
-    >>> list_seeds(3), list_seeds("3-5"), list_seeds([5, 0])
-    ((0, 1, 2), (3, 4, 5), (0, 5))
-    """
-    if isinstance(seeds, int | str):
-        return parse_seeds(str(seeds), "seeds")
-    words = [str(seed) for seed in seeds]
-    return parse_seeds(",".join(words) if len(words) != 1 else f"{words[0]}-{words[0]}", "seeds")
+    is_list = not isinstance(seeds, int | str) or "," in text or "-" in text
+    parts = [re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", word) for word in words]
+    ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
+    named = list(chain(*ranges)) if sum(map(len, ranges)) <= MAX_SEEDS else []
+    is_valid = is_list and None not in parts and all(ranges) and 0 < len(named) == len(set(named))
+    if not is_valid or max(named) > MAX_SEED:
+        raise FedBMError(
+            f"{where} must be a count from 1 to {MAX_SEEDS}, a range such as 3-12 or a list of up to {MAX_SEEDS} "
+            f'different seeds such as 0,1,5, each at most {MAX_SEED}, not "{text}"'
+        )
+    return tuple(sorted(named))

@@ -3,7 +3,7 @@
 examples:
   fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
   fedbm compare shared.toml --methods all                     a file without [method] and seed
-  fedbm compare --methods fedprox,fedbm --fedprox-mu 0.1      an option of one method
+  fedbm compare --methods fedprox,fedbm --mu 0.1              an option of FedProx; FedBM has no mu
   fedbm compare --methods all,moon.py:Moon                    with a method of your own
 Finished runs are not computed again. After an interruption, the same command continues.
 """
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_all_settings, check_applies, read_file
+from fedbm.cli.flags import add_all_settings, read_file, switches
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
-    from fedbm.runs.batch import BatchResult, BatchRun
     from fedbm.runs.run_config import Config
 
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
@@ -42,18 +41,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.render.terminal import report_tables
     from fedbm.report.runs_report import runs_report
     from fedbm.report.write import write_report
-    from fedbm.runs.batch import plan_jobs
-    from fedbm.runs.progress_display import print_notes, show_decoding
+    from fedbm.runs.method_comparison import run_grid
     from fedbm.runs.run_view import read_runs
 
-    configs = read_grid(args)
-    flags, beta = ([*args.settings, "beta"], "--betas") if args.betas else (list(args.settings), "--beta")
-    check_applies(flags, configs, beta, planned=False)
-    with show_decoding(console) as progress:
-        jobs = plan_jobs(configs, progress=progress)
-    check_applies(flags, [job.config for job in jobs], beta)
-    print_notes(console, (note for job in jobs for note in job.notes))
-    result = run_jobs(jobs, console)
+    jobs, result = run_grid(read_grid(args), console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
         raise FedBMError(result.failures[0])
@@ -76,18 +67,9 @@ def read_grid(args: argparse.Namespace) -> list[Config]:
         raise FedBMError(f"{args.file} sets a seed. Remove that line and use --seeds.")
     if "method" in base:
         raise FedBMError(f"{args.file} has a [method] section. Remove it and use --methods and flags.")
-    return make_grid(base, args.settings, list_methods(args.methods), betas, parse_seeds(args.seeds))
-
-
-def run_jobs(jobs: Sequence[BatchRun], console: Console) -> BatchResult:
-    """Run the jobs that are not finished, and show their progress."""
-    from fedbm.runs.batch import run_batch
-    from fedbm.runs.progress_display import show_batch
-
-    if finished := sum(job.is_finished for job in jobs):
-        console.print(f"{finished} of {len(jobs)} runs are finished already")
-    with show_batch(console, jobs) as show:
-        return run_batch(jobs, show)
+    arguments = switches(args.settings) | ({"beta": "--betas"} if args.betas else {})
+    seeds = parse_seeds(args.seeds, "--seeds")
+    return make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments)
 
 
 def check_failures(failures: Sequence[str], runs: int) -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_json, add_setting, add_settings, check_applies, section_flags
+from fedbm.cli.flags import add_json, add_setting, add_settings, section_flags, switches
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.config.options import PARTITION_KEYS, DataOptions, check
@@ -166,7 +167,6 @@ def partition(args: argparse.Namespace, console: Console) -> None:
         raise FedBMError(f"--picture draws an SVG file. Give it a name that ends in .svg, not {args.picture}.")
     config, dataset = load_and_print(args, console)
     config = recommend(config, dataset.recommends)
-    check_applies(args.settings, [config])
     made = make_partition(config, dataset)
     for part in describe_partition(made, dataset):
         console.print(part)
@@ -205,8 +205,8 @@ def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, 
     from fedbm.runs.progress_display import show_decoding
     from fedbm.runs.run_config import check_config, make_config, to_sections
 
-    config = check_config(make_config(to_sections({**args.settings, "data": args.what})))
-    check_applies(args.settings, [config], planned=False)
+    config = make_config(to_sections({**args.settings, "data": args.what}))
+    config = check_config(replace(config, arguments=switches(args.settings)))
     with show_decoding(console) as progress:
         dataset = load_dataset(config, progress)
     counts = dataset.counts()

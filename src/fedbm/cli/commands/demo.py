@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.commands.compare import SEEDS_HELP, run_jobs
+from fedbm.cli.commands.compare import SEEDS_HELP
 from fedbm.cli.flags import add_setting, add_settings
 from fedbm.errors import FedBMError
 
@@ -33,20 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.console_tables import describe_partition, result_table
     from fedbm.report.write import write_report
-    from fedbm.runs.batch import plan_jobs
-    from fedbm.runs.method_comparison import make_grid
+    from fedbm.runs.method_comparison import make_grid, run_grid
     from fedbm.runs.plan import make_plan
     from fedbm.runs.run_view import read_run
     from fedbm.runs.seed_list import parse_seeds
 
-    configs = make_grid({}, {**SETTINGS, **args.settings}, METHODS, [None], parse_seeds(args.seeds))
+    configs = make_grid({}, {**SETTINGS, **args.settings}, METHODS, [None], parse_seeds(args.seeds, "--seeds"))
     first = make_plan(configs[0])
     console.print(INTRODUCTION)
     for part in describe_partition(first.partition, first.dataset):
         console.print(part)
     console.print()
-    jobs = plan_jobs(configs)
-    result = run_jobs(jobs, console)
+    jobs, result = run_grid(configs, console)
     if result.failures:
         raise FedBMError(result.failures[0])
     folders = [job.folder for job in jobs]

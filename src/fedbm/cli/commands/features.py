@@ -1,4 +1,4 @@
-"""fedbm features: draw where the models of finished runs place test images: t-SNE, with the text anchors.
+"""fedbm features: compute where the models of finished runs place test images, by t-SNE, with the text anchors.
 
 examples:
   fedbm features fedbm-digits-s0 fedavg-digits-s0             then 'fedbm report' shows them

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -49,7 +50,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         lines = io.StringIO()
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(["file", "class", "probability", *model.classes])
-        writer.writerows([path, name, max(made), *made] for path, name, made in good)
+        # a name that is not UTF-8 gets escapes, as in the notes on data sets
+        files = [os.fsencode(path).decode("utf-8", "backslashreplace") for path, _, _ in good]
+        writer.writerows([file, name, max(made), *made] for file, (_, name, made) in zip(files, good, strict=True))
         write_text(Path(args.to), lines.getvalue())
         console.print(f"{len(good)} images classified: {args.to}")
     elif good:

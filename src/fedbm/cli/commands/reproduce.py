@@ -2,7 +2,7 @@
 
 examples:
   fedbm reproduce                                             list the experiments
-  fedbm reproduce comparison-ham10000 --data-dir DIR --plan   what would run, and how long it would take
+  fedbm reproduce comparison-ham10000 --data-dir DIR --plan   what would run, and how many rounds remain
   fedbm reproduce comparison-ham10000 --data-dir DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
   fedbm reproduce modules generator-terms --data-dir DIR --only beta=0.05
 Run the same command again to continue after the budget ended. Finished runs are not computed again.
@@ -43,9 +43,7 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="WHAT", help=text)
     text = "where to write records; runs with a record there are not computed again (default results)"
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
-    parser.add_argument(
-        "--plan", action="store_true", help="print which runs remain and how long they take; start none"
-    )
+    parser.add_argument("--plan", action="store_true", help="print which runs and how many rounds remain; start none")
     add_json(parser, "with --plan, print the plan as a JSON document; docs/scripting.md lists its keys")
     add_settings(parser, section_flags("engine", without=["data_dir"]))
 
@@ -69,18 +67,14 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     from fedbm.experiments import reproduction
     from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.batch import Budget, parse_duration
-    from fedbm.runs.progress_display import show_batch, show_decoding
     from fedbm.runs.seed_list import parse_seeds
 
     if args.json and not args.plan:
         raise FedBMError("--json prints a plan. Add --plan, or remove --json to run the experiments.")
     budget = Budget(parse_duration(args.budget) if args.budget else None)
     engine = reproduction.engine_settings(args.settings, args.folder)
-    seeds = parse_seeds(args.seeds) if args.seeds else None
-    with show_decoding(console) as progress:
-        plan = reproduction.plan_experiments(experiments, seeds, engine, args.only, Path(args.records), progress)
-    for note in plan.notes():
-        console.print(f"note: {note}")
+    seeds = parse_seeds(args.seeds, "--seeds") if args.seeds else None
+    plan = reproduction.plan_experiments(experiments, seeds, engine, args.only, Path(args.records), console)
     print_states(plan, console)
     if args.plan:
         for sentence in plan.refusals():
@@ -88,28 +82,17 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
         if args.json:
             print_json(plan.to_json())
         return
-    plan.check()  # before hours of computing
-    jobs = plan.jobs()
-    try:
-        with show_batch(console, jobs) as show:
-            result = reproduction.run_experiments(plan, show, budget)
-    except KeyboardInterrupt as interrupt:
-        for note in getattr(interrupt, "__notes__", ()):
-            console.print(note)
-        raise
-    if result.stopped:
-        console.print(result.stopped)
+    runs = len(plan.jobs())
+    found = reproduction.run_experiments(plan, console, budget)
     console.print("\nnow:")
     print_states(plan, console)
-    for outcome, path in plan.write_records():
-        print_tables(read_outcome(path) if outcome.analysis else outcome, console)
-        console.print(f"records: {path}")
-    check_failures(result.failures, len(jobs))
-    reproduction.check_runnable(plan)
+    for outcome in found.outcomes:
+        print_tables(read_outcome(plan.records / f"{outcome.name}.json"), console)
+    check_failures(found.failures, runs)
 
 
 def print_states(plan: ExperimentPlan, console: Console) -> None:
-    """Print how many runs are in which state, how long the rest takes, and why runs are missing."""
+    """Print how many runs are in which state, how many rounds remain, and why runs are missing."""
     from fedbm.cli.console_tables import describe_reasons
     from fedbm.experiments.trials import DONE
     from fedbm.utils.text import format_count
@@ -123,8 +106,8 @@ def print_states(plan: ExperimentPlan, console: Console) -> None:
         console.print(
             f"Runs on record in {plan.records} are not computed again. To compute them, set another --records folder."
         )
-    if line := str(plan.estimate()):
-        console.print(line)
+    if rounds := plan.remaining_rounds():
+        console.print(f"remaining: {format_count(len(rounds), 'run')}, {format_count(sum(rounds), 'round')}")
     for line in describe_reasons((s.state, s.words, s.why) for s in found if s.why):
         console.print(line)
 

@@ -72,15 +72,16 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
     available = {int(found[1] or 28): to / file for file, found in sized.items() if found}
     if not available:
         return None
-    wanted = next((pixels for pixels in SIZES if pixels >= (size or find_entry(name).size)), max(SIZES))
-    if enough := [pixels for pixels in available if pixels >= wanted]:
+    largest = available[max(available)]
+    if enough := [pixels for pixels in available if pixels >= (size or find_entry(name).size)]:
         return available[min(enough)]
     if size:
+        larger = next((f"run 'fedbm data get {name} --size {pixels}', or " for pixels in SIZES if pixels >= size), "")
         raise FedBMError(
-            f"{name} is downloaded at {max(available)} × {max(available)} pixels, but size is {size}: run 'fedbm data "
-            f"get {name} --size {wanted}', or give {available[max(available)]} as --data to enlarge it"
+            f"{name} is downloaded at {max(available)} × {max(available)} pixels, but size is {size}: {larger}"
+            f"give {largest} as --data to enlarge it"
         )
-    return available[max(available)]
+    return largest
 
 
 def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:

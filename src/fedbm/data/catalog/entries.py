@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
+
+_WORD = re.compile(r"[A-Za-zÀ-ɏ]{3}")  # a concept text without one is a number, a code or not English
 
 # Configuration key → its value, or one value for each β.
 Recommends = Mapping[str, int | float | str | Mapping[float, int | float]]
@@ -81,3 +84,16 @@ def find_entry(name: str, start: str = "") -> Entry:
 def entry_for_classes(classes: Sequence[str]) -> Entry | None:
     """Return the entry with exactly these classes in this order, or None. Entries with common classes do not count."""
     return next((e for e in CATALOG.values() if e.by_classes and list(e.classes) == list(classes)), None)
+
+
+def describe_wordless(classes: Sequence[str], concepts: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence if concept texts have no word for a language model to read."""
+    wordless = [
+        f'"{text}" for class "{name}"' for name, text in zip(classes, concepts, strict=False) if not _WORD.search(text)
+    ]
+    if wordless:
+        yield (
+            f"a language model cannot learn what a class is from a number, a code or a text that is not English "
+            f"({shorten_list(wordless, 3)}): describe the classes in [concepts] of the configuration file, "
+            "or in Python with load(concepts=…)"
+        )

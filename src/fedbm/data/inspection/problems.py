@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedbm.data.catalog.entries import CATALOG
+from fedbm.data.catalog.entries import CATALOG, describe_wordless
 from fedbm.data.dataset import Dataset
 from fedbm.errors import join_words, shorten_list
 
@@ -22,8 +22,6 @@ MIN_SHARE_GAP = 0.5  # warn if the shares of grey images of two classes differ b
 MIN_LEVELS = 64  # of 256: 12-bit values in 16-bit files become 16 levels, 14-bit values 64
 MAX_SIZE_FOR_3X3 = 32  # pixels: the 7x7 stem and the stages after it divide the size by 32
 MAX_NAMED = 3  # classes in a sentence
-
-_WORD = re.compile(r"[A-Za-zÀ-ɏ]{3}")  # a concept text without one is a number, a code or not English
 
 
 def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
@@ -40,19 +38,6 @@ def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str =
         *describe_wordless(dataset.classes, concepts),
         *_check_stem(dataset.shape[1], stem),
     ]
-
-
-def describe_wordless(classes: Sequence[str], concepts: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence if concept texts have no word for a language model to read."""
-    wordless = [
-        f'"{text}" for class "{name}"' for name, text in zip(classes, concepts, strict=False) if not _WORD.search(text)
-    ]
-    if wordless:
-        yield (
-            f"a language model cannot learn what a class is from a number, a code or a text that is not English "
-            f"({shorten_list(wordless, MAX_NAMED)}): describe the classes in [concepts] of the configuration file, "
-            "or in Python with load(concepts=…)"
-        )
 
 
 def _check_pixels(dataset: Dataset) -> Iterator[str]:

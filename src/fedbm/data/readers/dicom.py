@@ -123,8 +123,14 @@ def read_frame(
     if not value_range and file.get("VOILUTSequence"):
         lut, array = file.VOILUTSequence, np.rint(array).astype(np.int64)
     if not value_range:
-        array = pixels.apply_voi_lut(array, file)  # the result of a window has the range of the stored bits
-    black, white = value_range or ((0, 2 ** lut[0].LUTDescriptor[2] - 1) if lut else pixels.apply_rescale(stored, file))
+        try:
+            array = pixels.apply_voi_lut(array, file)  # the result of a window has the range of the stored bits
+        except ValueError as error:  # such as a width of 0
+            raise ValueError(f"{error}; --value-range LOW,HIGH replaces the window of the file") from error
+    ends = pixels.apply_rescale(stored, file)
+    if "WindowWidth" not in file:
+        ends = np.sort(ends)  # the smallest value is black, also if the slope is negative; a window takes care of that
+    black, white = value_range or ((0, 2 ** lut[0].LUTDescriptor[2] - 1) if lut else ends)
     return array, (white, black) if file.PhotometricInterpretation == "MONOCHROME1" else (black, white)
 
 

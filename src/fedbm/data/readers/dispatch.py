@@ -6,18 +6,23 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from posixpath import basename
 from typing import Any
 
 import numpy as np
 
-from fedbm.data.readers import femnist, folder, ham10000, npz, table
+from fedbm.data.catalog.entries import CATALOG
+from fedbm.data.readers import femnist, folder, npz, table
 from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
-from fedbm.data.readers.sample_index import SampleIndex, Source
+from fedbm.data.readers.sample_index import SampleIndex, Source, load_bytes
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 from fedbm.utils.plugins import Plugin, check_usable, load_plugins
+
+_HAM10000_TABLES = ("ham10000_metadata", "ham10000_metadata.csv", "ham10000_metadata.tab")
 
 
 def detect(
@@ -112,7 +117,29 @@ def _find_reader(path: Path, seed: int) -> Source:
         return femnist.find_leaf([path], str(path), seed)
     tree = _open_tree(path)
     root = "" if path.is_dir() else find_image_root(tree)
-    return ham10000.find(tree, root) or folder.find(tree, root)
+    for path_in_tree in tree.files(root):
+        if basename(path_in_tree).lower() in _HAM10000_TABLES:
+            return _find_ham10000(tree, path_in_tree)
+    return folder.find(tree, root)
+
+
+def _find_ham10000(tree: FileTree, metadata: str) -> Source:
+    """Return HAM10000 as published: a table, and ISIC_*.jpg in one or more folders. Some archives have copies of them.
+
+    The split made for it keeps the images of a lesion together.
+    """
+    where = f"{metadata} in {tree.where}"
+    rows = table.parse_table(load_bytes(next(tree.stream([metadata]))[1]), where)
+    if "lesion_id" not in rows:
+        raise FedBMError(f"{where} has no column lesion_id{did_you_mean('lesion_id', rows)}: download the table again")
+    source = table.find(Path(where), "image_id", "dx", tree, rows)
+    index, known = source.scan(), tuple(CATALOG["ham10000"].classes)
+    if index.classes != known:
+        found = join_words(index.classes, "and")
+        raise FedBMError(f"{where} has the diagnoses {found}, not {join_words(known, 'and')}: download the table again")
+    note = "HAM10000's own files do not contain DermaMNIST's published split: use DermaMNIST's .npz to compare with it"
+    ids = list(map(basename, index.ids))
+    return Source(source.fingerprint, lambda: replace(index, ids=ids, catalog_name="ham10000", notes=(note,)))
 
 
 def _open_tree(path: Path) -> FileTree:

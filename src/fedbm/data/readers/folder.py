@@ -20,13 +20,14 @@ from fedbm.utils.text import format_count
 
 LAYOUT = "one folder of images per class, directly or inside train, val and test"
 DEEPER = "list images in deeper folders, such as one per patient, in a table path,label,patient"
+RUN_FILES = ("lock", "config.toml")  # every run has one of them
 LABELS = "if a table has the labels, use --metadata TABLE --label-column COLUMN"
 
 
 def find(tree: FileTree, root: str = "") -> Source:
     """Return the samples under *root*, sorted by subset, class and file name."""
     subsets = _find_subsets(tree, root)
-    class_folders = [(subset, folder) for subset, top in subsets for folder in tree.folders(top)]
+    class_folders = [(subset, folder) for subset, top in subsets for folder in _list_folders(tree, top)]
     classes = tuple(sorted({normalize_name(basename(folder)) for _, folder in class_folders}))
     label_of = {name: label for label, name in enumerate(classes)}
     labels, split, stamps, documents = [], [], {}, []
@@ -63,7 +64,7 @@ def find(tree: FileTree, root: str = "") -> Source:
 
 def _find_subsets(tree: FileTree, root: str) -> list[tuple[int, str]]:
     """Return the folders that contain class folders: train, val and test, or only the root."""
-    tops = tree.folders(root)
+    tops = _list_folders(tree, root)
     if not tops:
         raise FedBMError(f"{tree.where} contains no folders: it should contain {LAYOUT}; {LABELS}")
     named = [(code, top) for top in tops if (code := SPLIT_CODES.get(basename(top).lower())) is not None]
@@ -80,6 +81,17 @@ def _find_subsets(tree: FileTree, root: str) -> list[tuple[int, str]]:
                 "train, one val and one test folder, or only class folders"
             )
     return sorted(named)
+
+
+def _list_folders(tree: FileTree, root: str) -> list[str]:
+    """Return the folders in *root*, without those that commands write if they are called there."""
+
+    def is_written(folder: str) -> bool:
+        if basename(folder) == "runs":
+            return any(f"{run}/{name}" in tree.files(run) for run in tree.folders(folder) for name in RUN_FILES)
+        return basename(folder).startswith("inspect-") and f"{folder}/inspect.json" in tree.files(folder)
+
+    return [folder for folder in tree.folders(root) if not is_written(folder)]
 
 
 def _find_misspelling(tree: FileTree, root: str) -> str:

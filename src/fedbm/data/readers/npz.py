@@ -135,6 +135,7 @@ def _scan_medmnist(path: Path, name: str) -> SampleIndex:
     height, width, *colours = shapes.pop()
     labels = np.concatenate(list(parts.values()))
     last = int(labels.max(initial=0))
+    file.require(last < len(labels), f"it has the label {last}, but only {len(labels)} images")
     entry = CATALOG.get(name)
     classes = tuple(entry.classes if entry else map(str, range(last + 1)))
     if last >= len(classes):

@@ -50,12 +50,19 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS and not path.is_dir()
 
 
-def find(path: Path, path_column: str = "", label_column: str = "", images: FileTree | None = None) -> Source:
+def find(
+    path: Path,
+    path_column: str = "",
+    label_column: str = "",
+    images: FileTree | None = None,
+    inner: Table | None = None,
+) -> Source:
     """Return the samples that a table lists. Without *images*, paths are relative to the table.
 
-    If no columns are given, those with usual names are used, or columns of 0 and 1 with one 1 in each row.
+    If no columns are given, those with usual names are used, or columns of 0 and 1 with one 1 in each row. *inner* is
+    a table that *images* contains; of several files with the same name, it means the first.
     """
-    table = read_table(path)
+    table = read_table(path) if inner is None else inner
     path_key = _find_column(table, "path", path_column, path)
     if not path_key:
         raise FedBMError(_describe_missing(table, "path", path))
@@ -74,7 +81,7 @@ def find(path: Path, path_column: str = "", label_column: str = "", images: File
         stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
     else:
         stamp_of = _list_files(images)
-        names = _find_in_tree(path, table[path_key], images.where, sorted(stamp_of))
+        names = _find_in_tree(path, table[path_key], images.where, sorted(stamp_of), is_unique=inner is None)
         stamps = [[name, *stamp_of[name]] for name in names]
         if unused := len(stamp_of) - len(set(names)):
             notes.append(f"not used, because {path.name} has no row for them: {format_count(unused, 'file')}")
@@ -186,7 +193,7 @@ def _list_files(tree: FileTree, folder: str = "") -> dict[str, Stamp]:
     return files
 
 
-def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[str]) -> list[str]:
+def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[str], is_unique: bool) -> list[str]:
     """Return the file of each name. Names may start with the name of the folder, or omit folders and file ending."""
     top = f"{PurePosixPath(where).name}/"
     plain = [str(PurePosixPath(name.replace("\\", "/"))).removeprefix(top) for name in names]
@@ -196,7 +203,7 @@ def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[
         for file in files:
             places.setdefault(spell(file), []).append(file)
         rows = [places.get(spell(name), []) for name in plain]
-        if twice := next((row for row in rows if len(row) > 1), []):
+        if is_unique and (twice := next((row for row in rows if len(row) > 1), [])):
             raise FedBMError(f"{path} names an image that is twice in {where}, {' and '.join(twice)}: write its folder")
         if all(rows):
             return [row[0] for row in rows]
@@ -246,7 +253,9 @@ def parse_table(content: bytes, where: str) -> Table:
     """Parse CSV with commas, semicolons or tabs, whichever is most frequent in the first line."""
     try:
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
+        if "\0" in text:  # UTF-16 without its mark, or a damaged file
+            raise ValueError("null bytes")
+    except ValueError as error:
         raise FedBMError(f"{where} is not UTF-8 text: save it as CSV in UTF-8") from error
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     try:

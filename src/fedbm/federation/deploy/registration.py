@@ -32,14 +32,14 @@ TIMEOUT_S = 30.0
 class Registered:
     """A node that the server's operator has registered."""
 
-    node: int  # Flower's node id
     client: int
     name: str
+    node: str  # Flower's node id, as text because it has 64 bits
     key: str  # fingerprint of its public key
 
     def identify(self) -> dict[str, Any]:
-        """Return the fields that identify this node in an audit line. The 64-bit id is text in JSON."""
-        return {"client": self.client, "name": self.name, "node": str(self.node), "key": self.key}
+        """Return the fields that identify this node in an audit line."""
+        return dict(vars(self))
 
 
 def fingerprint(public_key: str) -> str:
@@ -75,7 +75,7 @@ def find_registered(folder: Path, server: ServerSettings) -> dict[int, Registere
     owners, known = read_public_keys(folder, server), known_keys(folder, server)
     pairs = [(known.get(owners[name]), client, name) for client, name in server.places.items()]
     return {
-        node: Registered(node, client, name, fingerprint(owners[name]))
+        node: Registered(client, name, str(node), fingerprint(owners[name]))
         for node, client, name in pairs
         if node is not None
     }

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.cohort import find_nonfinite
@@ -45,8 +45,7 @@ from fedbm.federation.protocol.messages import (
 from fedbm.federation.protocol.packing import pack
 from fedbm.methods.base import State
 from fedbm.utils.io import digest_of
-from fedbm.utils.schema import whole
-from fedbm.utils.typed_json import decode
+from fedbm.utils.json_records import Index, decode
 
 MAX_ANSWERS_PER_ROUND = 5  # to train, and to evaluate: a round can be repeated, and an averaged model is scored too
 MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
@@ -56,15 +55,15 @@ MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 class Site:
     """A node's own configuration, which its SuperNode passes on with every message."""
 
-    client: Annotated[int, whole(0)]
+    client: Index
     name: str
     data: str
     folder: str
     state: str
     device: str = "auto"
-    threads: Annotated[int, whole(0)] = 0
-    size: Annotated[int, whole(0)] = 0  # 0: as the run needs it
-    channels: Annotated[int, whole(0)] = 0
+    threads: Index = 0
+    size: Index = 0  # 0: as the run needs it
+    channels: Index = 0
 
 
 def answer(

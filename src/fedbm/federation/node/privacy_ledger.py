@@ -14,20 +14,19 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, Refusal, refuse_on_error
 from fedbm.utils.io import lock_file, read_json, write_json
-from fedbm.utils.schema import TRUTH, check, each, keys, number, whole
+from fedbm.utils.json_records import Keys, Positive, Range, decode
 
 FORMAT = 1
 
-
-_RELEASE = keys({"noise": number(*PRIVACY_LIMITS["noise"]), "clip": number(*PRIVACY_LIMITS["clip"]), "count": whole(1)})
-_RUN = keys({"releases": each(_RELEASE), "exact": TRUTH, "answers?": keys({}, whole(1))})
-_LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, _RUN)})
+_RELEASE: Any = Keys({key: Annotated[float, Range(*PRIVACY_LIMITS[key])] for key in ("noise", "clip")}, count=Positive)
+_RUN: Any = Keys({"releases": tuple[_RELEASE, ...], "exact": bool, "answers?": Mapping[str, Positive]})
+_LEDGER: Any = Keys({"format": Annotated[int, Range(FORMAT, FORMAT)], "runs": Mapping[str, _RUN]})
 
 
 class PrivacyLedger:
@@ -82,7 +81,7 @@ class PrivacyLedger:
             return {}
         remedy = "; restore a good copy. Nothing leaves this site until then"
         found = read_json(self.path, remedy)
-        check(found, _LEDGER, self.path, remedy)
+        decode(_LEDGER, found, self.path, remedy)
         runs: dict[str, Any] = found["runs"]
         return runs
 

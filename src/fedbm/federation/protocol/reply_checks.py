@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,17 +21,17 @@ from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
 from fedbm.methods.base import Facts, Method, Pieces, State, Task
 from fedbm.runs.run_file_types import PrivacyLoss
+from fedbm.utils.json_records import Keys, Range, decode
 from fedbm.utils.metrics import Array
-from fedbm.utils.schema import keys, number, or_null
-from fedbm.utils.typed_json import schema_of
 
 MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
 MAX_LOSS = 1e50  # beyond float32; a mean of such losses is still a number that a record may contain
 MAX_LOSS_NAME = 50  # characters
-_LOSSES = keys({"losses": keys({}, or_null(number(-MAX_LOSS, MAX_LOSS))), "seconds": schema_of(Seconds)})
 MAX_SIZE_FACTOR = 10.0
+_LOSSES: Any = Keys({"losses": Mapping[str, Annotated[float, Range(-MAX_LOSS, MAX_LOSS)] | None], "seconds": Seconds})
 NORM_ROUNDS = 5
 
+T = TypeVar("T")
 Form = tuple[torch.dtype, tuple[int, ...]]
 Accepted = MutableMapping[int, list[tuple[int, float]]]  # round → (n, norm) of each accepted update
 
@@ -45,23 +45,27 @@ def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
 
 def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     """Return the mean of each loss term, NaN if it was not finite, and the seconds of training."""
-    if _LOSSES(body, "", {}) or len(body["losses"]) > 50:
+    found = _read(_LOSSES, body, "losses")
+    names_are_safe = all(name.isidentifier() and len(name) <= MAX_LOSS_NAME for name in found["losses"])
+    if len(found["losses"]) > 50 or not names_are_safe:
         raise FedBMError("its losses cannot be read")
-    if not all(name.isidentifier() and len(name) <= MAX_LOSS_NAME for name in body["losses"]):
-        raise FedBMError("its losses cannot be read")
-    losses = {name: math.nan if value is None else float(value) for name, value in body["losses"].items()}
-    return losses, float(body["seconds"])
+    losses = {name: math.nan if value is None else float(value) for name, value in found["losses"].items()}
+    return losses, float(found["seconds"])
 
 
 def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return ε of this run, ε of all runs at the site (None if no finite bound exists), and "bound"."""
-    reported = body.get("privacy")
-    if schema_of(PrivacyLoss)(reported, "", {}):
-        raise FedBMError("its privacy loss cannot be read")
-    assert isinstance(reported, dict)
-    total = reported["epsilon_all_runs"]
-    bound = "none" if total is None else "finite"
-    return {"epsilon": reported["epsilon"], "epsilon_all_runs": total, "bound": bound}
+    reported = _read(PrivacyLoss, body.get("privacy"), "privacy loss")
+    bound = "none" if reported.epsilon_all_runs is None else "finite"
+    return {"epsilon": reported.epsilon, "epsilon_all_runs": reported.epsilon_all_runs, "bound": bound}
+
+
+def _read(kind: type[T], value: Any, what: str) -> T:
+    """Return *value* as *kind*. The message does not repeat any part of an answer."""
+    try:
+        return decode(kind, value, "the answer")
+    except FedBMError:
+        raise FedBMError(f"its {what} cannot be read") from None
 
 
 def read_matrix(value: Any, classes: int) -> Array:

@@ -30,8 +30,8 @@ from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Pieces, State, Upload
 from fedbm.runs.run_file_types import Privacy
 from fedbm.utils.io import read_json, write_json
+from fedbm.utils.json_records import decode
 from fedbm.utils.metrics import Array, scores_from_confusion
-from fedbm.utils.typed_json import decode
 
 
 @dataclass
