@@ -21,13 +21,12 @@ def small_body() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def flowers_own_waits() -> Iterator[None]:
     """A server in this process changes how long Flower waits for the objects of a message, and how many it pulls."""
-    utils = sys.modules.get("flwr.supercore.inflatable.inflatable_utils")
-    functions = [utils.pull_objects, utils.pull_and_inflate_object_from_tree] if utils else []
-    before = [dict(function.__kwdefaults__) for function in functions]
     yield
-    for function, defaults in zip(functions, before, strict=True):
-        function.__kwdefaults__.update(defaults)
-    if utils and (grid := sys.modules.get("flwr.superlink.grid.http_grid")):
+    if (utils := sys.modules.get("flwr.supercore.inflatable.inflatable_utils")) is None:
+        return
+    for function in (utils.pull_objects, utils.pull_and_inflate_object_from_tree):
+        function.__kwdefaults__.update(initial_backoff=utils.PULL_INITIAL_BACKOFF, max_time=utils.PULL_MAX_TIME)
+    if grid := sys.modules.get("flwr.superlink.grid.http_grid"):
         vars(grid)["pull_objects"] = utils.pull_objects
 
 
