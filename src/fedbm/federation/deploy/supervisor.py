@@ -112,32 +112,28 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     with ExitStack() as locks:
         for folder in folders:
             locks.enter_context(claim(folder))
-        yield from _supervise(folders)
-
-
-def _supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
-    watchdog = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, *(str(folder.resolve()) for folder in folders)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    children: list[Child] = []
-    try:
-        yield children
-    finally:
-        for number in before:  # a second Ctrl-C must not interrupt the clean-up
-            signal.signal(number, signal.SIG_IGN)
-        nodes = [child for child in children if child.role == "supernode"]
-        end_children(nodes)  # nodes sign off, so the SuperLink must still be running
-        end_children([child for child in children if child not in nodes])
-        watchdog.communicate()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # SIGHUP under nohup
+        before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
+        watchdog = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, *(str(folder.resolve()) for folder in folders)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        children: list[Child] = []
+        try:
+            yield children
+        finally:
+            for number in before:  # a second Ctrl-C must not interrupt the clean-up
+                signal.signal(number, signal.SIG_IGN)
+            nodes = [child for child in children if child.role == "supernode"]
+            end_children(nodes)  # nodes sign off, so the SuperLink must still be running
+            end_children([child for child in children if child not in nodes])
+            watchdog.communicate()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
