@@ -21,12 +21,13 @@ def small_body() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def flowers_own_waits() -> Iterator[None]:
     """A server in this process changes how long Flower waits for the objects of a message."""
-    utils = sys.modules.get("flwr.supercore.inflatable.inflatable_utils")
-    functions = [utils.pull_objects, utils.pull_and_inflate_object_from_tree] if utils else []
-    before = [dict(function.__kwdefaults__) for function in functions]
+    from flwr.supercore.inflatable import inflatable_utils as utils
+
+    functions = (utils.pull_objects, utils.pull_and_inflate_object_from_tree)
+    before = [dict(function.__kwdefaults__ or {}) for function in functions]
     yield
     for function, defaults in zip(functions, before, strict=True):
-        function.__kwdefaults__.update(defaults)
+        function.__kwdefaults__ = defaults
 
 
 @pytest.fixture(autouse=True)
