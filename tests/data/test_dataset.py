@@ -276,15 +276,15 @@ def test_stale_temporary_folders_are_removed_after_a_day(folder, cache) -> None:
 def test_known_classes_use_the_catalogue(tmp_path, cache) -> None:
     entry = CATALOG["oct-c8"]
     data = load(make_folder(tmp_path / "retina", tuple(entry.classes), each=3), size=16, cache=cache)
-    assert data.name == "oct-c8"
+    assert (data.name, data.recommends) == ("retina", {}), "own data keep their name and the general settings"
     assert data.concepts[4] == "diabetic retinopathy"
     assert (data.modality, data.mean, data.std) == ("OCT", entry.mean, entry.std)
-    assert data.recommends["temperature"] == {0.05: 17.5, 0.1: 12.5}
     assert data.notes[0] == (
-        "retina has the same classes as oct-c8, so its name, concepts, modality, colour statistics, flips and "
-        "recommended settings are used"
+        "retina has the same classes as oct-c8, so its concepts, modality, colour statistics and flips are used"
     )
     assert not any("catalogue" in note for note in data.notes)
+    copy = load(make_folder(tmp_path / "oct-c8_16", tuple(entry.classes), each=3), size=16, cache=cache)
+    assert (copy.name, copy.recommends["temperature"]) == ("oct-c8", {0.05: 17.5, 0.1: 12.5})
 
 
 def test_classes_0_to_9_are_not_taken_for_digits(tmp_path, cache) -> None:

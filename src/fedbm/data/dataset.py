@@ -317,26 +317,35 @@ def _explain_os_errors(source: str | Path) -> Iterator[None]:
 
 
 def _match_entry(name: str, catalog_name: str | None, classes: tuple[str, ...]) -> Entry:
-    """Return the catalogue entry of the data, or a generic one."""
-    known = entry_for_classes(classes) if catalog_name is None else CATALOG.get(catalog_name)
-    return known or Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
+    """Return the catalogue entry of the data, or a generic one.
+
+    Data with the classes of a catalogued data set have its concepts and colours, but keep their own name and the
+    general settings. A copy is recognised by a name that begins with the data set's, such as ham10000_128.npz.
+    """
+    if catalog_name is not None and catalog_name in CATALOG:
+        return CATALOG[catalog_name]
+    known = entry_for_classes(classes) if catalog_name is None else None
+    if known is None:
+        return Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
+    return known if name.startswith(known.name) else replace(known, name=name, recommends={})
 
 
 def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts: Mapping[str, str]) -> list[str]:
     """Return a note for the user if the entry was not chosen by name."""
-    if CATALOG.get(entry.name) is not entry:
+    known = CATALOG.get(catalog_name) if catalog_name else entry_for_classes(tuple(entry.classes))
+    if known is None:
         if set(entry.classes) <= set(concepts):
             return []
         return [
             f"the catalogue has no data set with the classes of {name}: class names are used as concepts, for which "
             "FedBM needs a language model (pip install 'fedbm[text]'), and generated images may be flipped"
         ]
-    if catalog_name is not None or entry.name == name:
+    if catalog_name is not None or known.name == name:
         return []
-    return [
-        f"{name} has the same classes as {entry.name}, so its name, concepts, modality, colour statistics, flips "
-        "and recommended settings are used"
-    ]
+    same = f"{name} has the same classes as {known.name}, so its"
+    if entry is known:
+        return [f"{same} name, concepts, modality, colour statistics, flips and recommended settings are used"]
+    return [f"{same} concepts, modality, colour statistics and flips are used"]
 
 
 def check_image_shape(size: int | None, channels: int | None) -> None:

@@ -53,9 +53,7 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     if best is not rival and best.tests["best"].paired.mean < 0:
         third = f"; with {best.name}, which has the highest macro-F1, {_whole_percent(best, 'accuracy', lead)}"
     found = rival.tests["best"].paired
-    chance = f"with {_repetitions(found.n)}, chance alone may explain this"
-    if _holds(rival):
-        chance = "chance alone is unlikely to explain this"
+    chance = f"with {_repetitions(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
     return (
         f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
         f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, is {_higher(found)} than "
@@ -294,8 +292,8 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
         return []
     if not all(isinstance(values.get(key), int | float) for key in method.tuned):  # of another version, or damaged
         return []
-    words = join_words([f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items()], "and")
-    return [Verdict(False, f"This comparison has one setting of {lead.name}: {words}.")]
+    words = ", ".join(f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items())
+    return [Verdict(False, f"{lead.name} was run with one setting ({words}); others may give other scores.")]
 
 
 def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:

@@ -33,6 +33,7 @@ from fedbm.runs.run_config import Config
 
 END = None  # sent in place of a job: stop this run after its current round
 MAX_SECONDS_TO_END = 10.0  # for an idle process
+MAX_SECONDS_OF_TURN = 3.0  # for a busy one: killed during its work on a GPU, it could harm others that share the GPU
 Place = tuple[int, dict[str, Any]]  # how many runs a worker takes at a time, and which engine options change for them
 
 
@@ -97,8 +98,8 @@ class RunProcess:
         return f"its process ended with status {self.process.exitcode}"
 
     def stop(self) -> None:
-        self.pipe.close()  # an idle process then ends by itself
-        self.process.join(0 if self.runs else MAX_SECONDS_TO_END)
+        self.pipe.close()  # the process then ends by itself, after its turn
+        self.process.join(MAX_SECONDS_OF_TURN if self.runs else MAX_SECONDS_TO_END)
         self.process.terminate()
         self.process.join()
 
