@@ -172,7 +172,9 @@ def test_the_settings_of_the_leading_row_are_stated_whoever_is_ahead(
     (cell,) = compare_outcome(replace(made, results=results))
     (first, *others) = (plain(verdict.sentence) for verdict in verdicts(cell))
     assert ("advantage is established." in first) == holds
-    assert others == ["FedBM was run with one setting (τ 12.5, λ_dis 0.1, pseudo-batch 16); others may give other scores."]
+    assert others == [
+        "FedBM was run with one setting (τ 12.5, λ_dis 0.1, pseudo-batch 16); others may give other scores."
+    ]
     report = experiments_report([replace(made, results=results)])
     for render in (render_markdown, render_latex):
         assert ("The difference is not established" in render(report)) == (fedavg is NEAR)
@@ -288,7 +290,11 @@ def plain_words(root: Path, fedavg: Mapping[int, float]) -> tuple[str, ...]:
 def test_the_plain_verdict_has_two_sentences_without_statistics(tmp_path: Path) -> None:
     """Accuracy of the fakes: 91 and 74 of 100 images, give or take; macro-F1 0.91 − 0.7107 and 0.91 − 0.90."""
     for name, fedavg, ending in (
-        ("a", LOW, "is 19.9 points higher than FedAvg’s; with 3 repetitions, chance alone is unlikely to explain this."),
+        (
+            "a",
+            LOW,
+            "is 19.9 points higher than FedAvg’s; with 3 repetitions, chance alone is unlikely to explain this.",
+        ),
         ("b", NEAR, "is 1.0 points higher than FedAvg’s; with 3 repetitions, chance alone may explain this."),
         ("c", {0: 0.5}, "is 40.0 points higher than FedAvg’s; with one repetition, chance alone may explain this."),
     ):
