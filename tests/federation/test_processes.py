@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedbm.errors import FedBMError
+from fedbm.federation.deploy import supervisor
 from fedbm.federation.deploy.supervisor import (
     FLOWER_SETTINGS,
     LOCK,
@@ -23,10 +25,12 @@ from fedbm.federation.deploy.supervisor import (
     end_children,
     environment,
     find_marked,
+    find_supervisor,
     running,
     supervise,
     wait_until_ready,
 )
+from fedbm.utils.io import lock_file
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -148,6 +152,17 @@ def test_no_orphans_however_the_keeper_ends(
     assert running(tmp_path) == {}
 
 
+def test_the_watchdog_ends_only_with_the_keeper(keeper: subprocess.Popen[str], tmp_path: Path) -> None:
+    children = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text().split()
+    [watchdog] = [int(pid) for pid in children if int(pid) not in remaining(tmp_path)]
+    ignored = f"/proc/{watchdog}/status"
+    assert soon(lambda: int(Path(ignored).read_text().split("SigIgn:")[1].split()[0], 16) >> 14 & 1 == 1)
+    os.kill(watchdog, signal.SIGTERM)
+    keeper.kill()
+    keeper.wait(20)
+    assert soon(lambda: remaining(tmp_path) == [])
+
+
 def test_started_by_nohup_it_outlives_its_terminal(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -192,6 +207,24 @@ def test_a_reused_process_id_is_not_mistaken(tmp_path: Path) -> None:
     assert running(tmp_path) == {}
     (tmp_path / LOCK).write_text("")
     assert running(tmp_path) == {}
+
+
+def test_who_asks_for_the_keeper_is_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text(str(os.getpid()))  # of an earlier keeper
+    with (tmp_path / LOCK).open() as asking:
+        lock_file(asking.fileno(), shared=True)
+        assert find_supervisor(tmp_path) is None
+        threading.Timer(0.3, asking.close).start()
+        with supervise([tmp_path]):  # waits for those who ask
+            assert asking.closed
+            assert find_supervisor(tmp_path) == os.getpid()
+
+
+def test_stop_when_the_keeper_has_just_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setattr(supervisor, "running", lambda folder: {"supervisor": ended.pid})
+    assert end_all(tmp_path) == 1
 
 
 def test_a_taken_port_is_named() -> None:

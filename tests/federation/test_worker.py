@@ -185,6 +185,11 @@ def test_only_the_description_of_this_version_without_any_code_is_the_own_app() 
     version = tomllib.loads(APP)["project"]["version"]
     assert not is_own_app(make_app({}, APP.replace(f'version = "{version}"', 'version = "99.0"')))
     assert not is_own_app(b"no bundle")
+    large = io.BytesIO()  # small until a program unpacks it
+    with zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("pyproject.toml", APP)
+        bomb.writestr(".info/CONTENT", "0" * 100_000)
+    assert not is_own_app(large.getvalue())
     stored = io.BytesIO()  # a site's zlib may compress in another way
     with zipfile.ZipFile(io.BytesIO(OWN_APP)) as before, zipfile.ZipFile(stored, "w") as after:
         for name in before.namelist():

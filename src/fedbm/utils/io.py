@@ -43,8 +43,11 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def lock_file(descriptor: int, wait: bool = False) -> None:
-    """Lock an open file against other processes until it is closed. Without *wait*, raise OSError if it is locked."""
+def lock_file(descriptor: int, wait: bool = False, shared: bool = False) -> None:
+    """Lock an open file against other processes until it is closed. Without *wait*, raise OSError if it is locked.
+
+    Several processes can have a *shared* lock on one file.
+    """
     if sys.platform == "win32":
         import msvcrt
 
@@ -52,7 +55,7 @@ def lock_file(descriptor: int, wait: bool = False) -> None:
     else:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
 def make_folder(path: Path) -> None:

@@ -85,7 +85,7 @@ def is_own_app(bundle: bytes) -> bool:
     try:
         with zipfile.ZipFile(io.BytesIO(bundle)) as files:
             sizes = {item.filename: item.file_size for item in files.infolist()}
-            if set(sizes) != {"pyproject.toml", ".info/CONTENT"} or sizes["pyproject.toml"] > MAX_APP_BYTES:
+            if set(sizes) != {"pyproject.toml", ".info/CONTENT"} or max(sizes.values()) > MAX_APP_BYTES:
                 return False
             return tomllib.loads(files.read("pyproject.toml").decode()) == tomllib.loads(APP)
     except Exception:  # it is damaged, encrypted or compressed in an unknown way, so it is not ours

@@ -156,30 +156,37 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
 
 def claim(folder: Path) -> TextIO:
     """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use."""
-    stream = (folder / LOCK).open("a", encoding="utf-8")
-    try:
-        lock_file(stream.fileno())
-        left = {pid: role for pid, role in find_marked(folder).items() if role}
-    except BlockingIOError:
-        left = {find_supervisor(folder) or 0: "its supervisor"}
-    if left:
+    stream, found = (folder / LOCK).open("a", encoding="utf-8"), dict[int, str]()
+    while not found and not _lock(stream):  # find_supervisor() has a lock for a moment
+        if pid := find_supervisor(folder):
+            found = {pid: "its supervisor"}
+    if not found:
+        stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
+        stream.write(str(os.getpid()))
+        stream.flush()
+        found = {pid: role for pid, role in find_marked(folder).items() if role}
+    if found:
         stream.close()
-        [(pid, role), *_] = left.items()
+        [(pid, role), *_] = found.items()
         raise FedBMError(f"{folder} is in use: {role} ({pid}) is running; 'fedbm federation stop {folder}' ends it")
-    stream.truncate(0)
-    stream.write(str(os.getpid()))
-    stream.flush()
     return stream
 
 
 def find_supervisor(folder: Path) -> int | None:
     """Return the id of the process that started the programs of *folder*, or None if it is gone."""
     with suppress(FileNotFoundError), (folder / LOCK).open(encoding="utf-8") as stream:
-        try:
-            lock_file(stream.fileno())
-        except BlockingIOError:
+        if not _lock(stream, shared=True):  # shared: another process that asks is not a supervisor
             return int(stream.read() or 0) or None
     return None
+
+
+def _lock(stream: TextIO, shared: bool = False) -> bool:
+    """Lock a file, and return False if another process has locked it."""
+    try:
+        lock_file(stream.fileno(), shared=shared)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def find_marked(folder: Path) -> dict[int, str]:
@@ -227,11 +234,12 @@ def end_all(folder: Path, patience: float = 15.0) -> int:
     seen, deadline = running(folder), time.monotonic() + patience
     supervisor = seen.get("supervisor", os.getpid())
     if supervisor != os.getpid():
-        os.kill(supervisor, signal.SIGTERM)
-        while find_supervisor(folder) == supervisor:
-            if time.monotonic() > deadline:
-                os.kill(supervisor, signal.SIGKILL)
-            time.sleep(0.1)
+        with suppress(ProcessLookupError):  # it has ended in the meantime
+            os.kill(supervisor, signal.SIGTERM)
+            while find_supervisor(folder) == supervisor:
+                if time.monotonic() > deadline:
+                    os.kill(supervisor, signal.SIGKILL)
+                time.sleep(0.1)
     return len({*seen.values(), *end_marked(folder)})
 
 
@@ -248,7 +256,9 @@ def check_free(port: int, user: str) -> None:
             ) from error
 
 
-if __name__ == "__main__":  # the watchdog
+if __name__ == "__main__":  # the watchdog, which ends only when the supervisor does
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
     for name in sys.argv[1:]:
         end_marked(Path(name))
