@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from calling import one_sentence
@@ -307,13 +308,14 @@ def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / "x.md")]) == 0
+    assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / "my x.md")]) == 0
     capsys.readouterr()
     assert main(["report", "--out", str(two_runs), "--markdown"]) == 0
-    printed, written = capsys.readouterr().out.strip(), (tmp_path / "x.md").read_text(encoding="utf-8")
-    pictures = re.findall(r"\n!\[[^\]]*\]\((x-figures/\d\.svg)\)\n", written)
+    printed, written = capsys.readouterr().out.strip(), (tmp_path / "my x.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\n!\[[^\]]*\]\((my%20x-figures/\d\.svg)\)\n", written)  # a link has no spaces
     assert re.sub(r"\n!\[.*\n", "", written).strip() == printed
-    assert pictures == [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("x-figures/*"))] != []
+    found = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("my x-figures/*"))]
+    assert [unquote(picture) for picture in pictures] == found != []
 
 
 def test_features_reach_the_record_of_the_run(

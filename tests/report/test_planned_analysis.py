@@ -374,6 +374,22 @@ def test_a_planned_comparison_has_its_differences_by_round_and_its_classes() -> 
     assert [line.cells["n"].value for line in classes.rows] == matrices[0].sum(axis=1).tolist()
 
 
+def test_rounds_are_distinct_and_a_row_with_an_incomplete_run_has_no_scores_by_class() -> None:
+    """A mean over the other seeds would not be comparable."""
+    whole = read_outcome(ROOT / "results" / "confirmation.json")
+    first = next(one for one in whole.results if one.row == "FedBM" and one.run)
+    results = []
+    for one in whole.results:
+        assert one.run is not None
+        results.append(replace(one, run=replace(one.run, planned=2, details=None if one is first else one.run.details)))
+    comparison = next(cell for cell in compare_outcome(replace(whole, results=tuple(results))) if cell.at == first.at)
+    assert [column.title for column in rounds_table(comparison, "rounds").columns] == ["Round 1", "Round 2"]
+    for line in endpoint_class_table(comparison, "classes").rows:
+        assert line.cells["n"].value
+        assert line.cells["FedBM recall"].value is None
+        assert line.cells["FedAvg recall"].value is not None
+
+
 def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:
     """FedETF at β = 0.1: d = 1.125/1.750 = 0.643."""
     table = contrast_table(compare_outcome(planned(tmp_path, ESTIMATE))[0], "plan")

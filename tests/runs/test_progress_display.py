@@ -77,7 +77,7 @@ def test_each_round_shows_the_remaining_time(clock: list[float], terminal: bool)
 
 
 def test_several_runs_have_one_bar_for_all_rounds(clock: list[float]) -> None:
-    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150, markup=False)
     with show_runs(screen, {0: ("fedavg", 3), 1: ("fedbm", 3)}) as show:
         clock[0] = 2.0
         show(0, finished(1))
@@ -86,3 +86,4 @@ def test_several_runs_have_one_bar_for_all_rounds(clock: list[float]) -> None:
     shown = screen.file.getvalue()
     assert "failed: fedbm: the disk is full" in shown
     assert re.search("all rounds .* 4/6 remaining 4.00 s for all runs", shown), "a failed run has no more rounds"
+    assert "[bold]" not in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -22,15 +23,15 @@ from fedbm.runs import run_file_writer
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.failure import Failure
 from fedbm.runs.run_config import make_config, to_sections
+from fedbm.runs.scheduler import RunProcess, places_for, run_all
 from fedbm.runs.scheduler import _start_worker as hire
-from fedbm.runs.scheduler import places_for, run_all
 
 
 def configs_of(settings: dict[str, Any], out: Path, *changes: dict[str, Any]) -> list[Any]:
     return [make_config(to_sections({**settings, **change, "out": str(out)})) for change in changes]
 
 
-def rounds_of(news: Iterable[tuple[int, Event | str]]) -> list[tuple[int, int]]:
+def rounds_of(news: Iterable[tuple[int, Event | Failure]]) -> list[tuple[int, int]]:
     """(number of the run, its round) of every round that ended."""
     return [(number, event.round) for number, event in news if isinstance(event, Event) and event.record is not None]
 
@@ -127,6 +128,18 @@ def test_turning_away_ends_the_processes_and_the_run_can_be_resumed(tiny: dict[s
     alone, resumed = (plan_of(tiny, tmp_path / name, workers=1) for name in ("alone", "resumed"))
     play_alone(alone)
     assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
+
+
+def test_processes_are_stopped_in_parallel(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, the last turns of many processes would take minutes."""
+    both, stop = threading.Barrier(2, timeout=60), RunProcess.stop
+    monkeypatch.setattr(RunProcess, "stop", lambda worker: (both.wait(), stop(worker)))
+    events = run_all(configs_of(tiny, tmp_path, {"seed": 0}, {"seed": 1}), processes=2)
+    next(events)
+    events.close()
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -264,7 +277,7 @@ def test_runs_in_two_processes_on_one_gpu_are_what_they_are_alone(tiny: dict[str
     configs = configs_of(shared, tmp_path / "together", *({"seed": seed} for seed in range(5)))
     assert [share for share, _ in places_for(configs[0], 1)] == [2, 2]
     news = list(run_all(configs))
-    assert [text for _, text in news if isinstance(text, str)] == []
+    assert [one for _, one in news if isinstance(one, Failure)] == []
     assert sorted(rounds_of(news)) == [(number, round_) for number in range(5) for round_ in range(1, 5)]
     for seed in range(5):
         alone = plan_of(shared, tmp_path / "alone", seed=seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedbm.config.options import MAX_SEED
@@ -34,7 +35,11 @@ def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
 
 def test_a_number_in_python_is_a_count_and_a_list_has_the_seeds() -> None:
     assert parse_seeds(3) == (0, 1, 2)
+    assert parse_seeds(np.int64(3)) == (0, 1, 2)
     assert parse_seeds([500]) == (500,)
+    assert parse_seeds(np.arange(2)) == (0, 1)
+    with pytest.raises(FedBMError, match='such as 0,1,5, each at most .*, not "2.5"'):
+        parse_seeds(2.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

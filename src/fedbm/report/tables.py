@@ -227,7 +227,7 @@ def rounds_table(comparison: ComparedGroup, name: str) -> Table:
     """Return the stated differences in the averaged model's macro-F1 after each quarter of the rounds."""
     by_name = {row.name: row for row in comparison.rows}
     planned = max(run.planned for run in comparison.group.runs)
-    rounds = [planned * quarter // 4 for quarter in range(1, 5)]
+    rounds = sorted({-(-planned * quarter // 4) for quarter in range(1, 5)})
     lines = []
     for one in comparison.contrasts:
         cells = {}
@@ -254,13 +254,14 @@ def endpoint_class_table(comparison: ComparedGroup, name: str) -> Table:
     """Return recall and F1 of every class at the stated endpoint, a column per row of the comparison."""
     scores = {row.name: [class_scores(run, comparison.moment) for run in row.runs] for row in comparison.rows}
     metrics = {key: CLASS_METRICS[key] for key in ("recall", "f1")}
-    names = dict.fromkeys(one for runs in scores.values() for found in runs for one in found)
+    totals = {one: found[one]["n"] for runs in scores.values() for found in runs for one in found}
     lines = []
-    for class_name in names:
-        cells = {"n": Cell(next(one[class_name]["n"] for runs in scores.values() for one in runs), "count")}
+    for class_name, total in totals.items():
+        cells = {"n": Cell(total, "count")}
         for row, runs in scores.items():
             for metric in metrics:
-                cells[f"{row} {metric}"] = score_cell(spread_or_none([one[class_name][metric] for one in runs]))
+                values = [one.get(class_name, {}).get(metric) for one in runs]  # a run may have no matrix
+                cells[f"{row} {metric}"] = score_cell(spread_or_none(values))
         lines.append(Row(class_name, cells))
     columns = [Column(f"{row} {m}", row, title, f"{title}, {row}") for m, title in metrics.items() for row in scores]
     return Table(name, (Column("n", "n"), *columns), tuple(lines), head="Class", small=True)

@@ -12,6 +12,7 @@ from fedbm.methods import METHODS, FedAvg
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
 from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, points
 from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
+from fedbm.utils.text import format_count
 
 LEVEL = 0.05
 MIN_SEEDS = 3  # for a verdict: two seeds leave one degree of freedom, and agree too often by chance
@@ -228,7 +229,7 @@ def _contrast_verdict(contrast: Contrast) -> Verdict:
         return _no_result(f"{contrast.name}: no seed has both runs.")
     assert contrast.corrected is not None
     holds = _contrast_holds(contrast)
-    corrected = f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests"
+    corrected = f"{p_value(contrast.corrected)} after Holm’s correction over {format_count(contrast.tests, 'test')}"
     result = f"{contrast.name}: {_points(found)} of macro-F1, {corrected}. {_established(found, holds)}"
     return Verdict(holds, result if holds else result + _describe_seeds_needed(found, contrast.tests), result)
 

@@ -39,7 +39,8 @@ def write_report(
     Args:
         runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run's folder, a folder of runs,
             the id of a run in runs/, a folder of records of experiments, or a list of these.
-        path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html.
+        path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html. The pictures of
+            report.md are in the folder report-figures next to it.
         title: the title of the page; by default it names the data.
 
     Returns:

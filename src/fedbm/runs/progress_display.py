@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
@@ -115,7 +115,8 @@ class RemainingTime:
 
 def make_bars(console: Console, *columns: str | ProgressColumn, transient: bool = False) -> Progress:
     """Return live bars with a title and these columns."""
-    return Progress("[bold]{task.description}", BarColumn(bar_width=24), *columns, console=console, transient=transient)
+    title = TextColumn("{task.description}", style="bold", markup=False)  # the console has no markup
+    return Progress(title, BarColumn(bar_width=24), *columns, console=console, transient=transient)
 
 
 class RunBar:

@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -113,8 +114,8 @@ def run_all(
 ) -> Generator[tuple[int, Event | Failure], None, None]:
     """Run all configurations in parallel and yield their events as they come.
 
-    Runs start in the order given. If the generator is closed, its runs stop at once; they can be resumed from their
-    last checkpoints.
+    Runs start in the order given. If the generator is closed, its runs stop within seconds; they can be resumed from
+    their last checkpoints.
 
     Args:
         configs: one configuration per run.
@@ -166,8 +167,8 @@ def run_all(
             if seconds is not None and seconds <= 0:
                 break
     finally:
-        for worker in workers:
-            worker.stop()
+        with ThreadPoolExecutor(len(workers) or 1) as threads:  # one after the other, their last turns would add up
+            list(threads.map(lambda worker: worker.stop(), workers))
 
 
 def find_pool(config: Config, processes: int | None = None) -> Pool:

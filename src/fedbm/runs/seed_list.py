@@ -21,11 +21,13 @@ def parse_seeds(seeds: int | str | Iterable[int], where: str = "seeds") -> tuple
     >>> parse_seeds("3"), parse_seeds("3-5"), parse_seeds("0,1,5"), parse_seeds([5, 0]), parse_seeds([7])
     ((0, 1, 2), (3, 4, 5), (0, 1, 5), (0, 5), (7,))
     """
-    words = str(seeds).split(",") if isinstance(seeds, int | str) else [str(seed) for seed in seeds]
+    if not isinstance(seeds, Iterable):  # a number, also one of NumPy
+        seeds = str(seeds)
+    words = seeds.split(",") if isinstance(seeds, str) else [str(seed) for seed in seeds]
     text = ",".join(words)
-    if isinstance(seeds, int | str) and re.fullmatch("[1-9][0-9]?", text):
+    if isinstance(seeds, str) and re.fullmatch("[1-9][0-9]?", text):
         return tuple(range(int(text)))
-    is_list = not isinstance(seeds, int | str) or "," in text or "-" in text
+    is_list = not isinstance(seeds, str) or "," in text or "-" in text
     parts = [re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", word) for word in words]
     ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
     named = list(chain(*ranges)) if sum(map(len, ranges)) <= MAX_SEEDS else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
+from urllib.parse import quote
 
 from fedbm.report.document import (
     Block,
@@ -76,7 +77,7 @@ def _blocks(blocks: Iterable[Block], level: int, folder: str, pictures: Pictures
             for figure in figures:
                 path = f"{folder}/{len(pictures) + 1}.svg"
                 pictures[path] = figure
-                out += [f"![{escape(figure.caption or words)}]({path})", ""]
+                out += [f"![{escape(figure.caption or words)}]({quote(path)})", ""]
         elif isinstance(block, Table):
             lines = render_table(block)
             if block.folded:
