@@ -43,7 +43,7 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
 from fedbm.report.comparison import compare_outcome
-from fedbm.report.tables import endpoint_class_table, other_scores_table, rounds_table
+from fedbm.report.experiment_tables import endpoint_class_table, other_scores_table, rounds_table
 from fedbm.runs.method_comparison import list_methods, make_grid
 from fedbm.runs.run_config import check_config, keys, make_config, to_sections
 

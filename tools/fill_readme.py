@@ -26,11 +26,12 @@ from fedbm.methods import Central
 from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.experiment_figures import contrast_figure, draw_scores
+from fedbm.report.experiment_tables import summary_table
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import WIDE, save_svg
 from fedbm.report.format import format_numbers
 from fedbm.report.render.markdown import escape, render_table
-from fedbm.report.tables import score_cell, summary_table
+from fedbm.report.tables import score_cell
 from fedbm.report.verdicts import plain_names, plain_verdict, planned_verdict
 from fedbm.utils.io import write_text
 from fedbm.utils.statistics import spread_or_none

@@ -18,11 +18,11 @@ from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.report.comparison import compare_outcome
 from fedbm.report.comparison_checks import check_comparison
+from fedbm.report.experiment_tables import results_table
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.tables import results_table
 from fedbm.report.verdicts import plain_verdict, verdicts
 
 FOUR = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD")

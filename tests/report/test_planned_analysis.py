@@ -29,6 +29,13 @@ from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.experiments.trials import Trial, find_state, trials
 from fedbm.report.comparison import compare_outcome, pool_cells
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
+from fedbm.report.experiment_tables import (
+    contrast_table,
+    endpoint_class_table,
+    ladder_table,
+    results_table,
+    rounds_table,
+)
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.format import format_cell, points
@@ -36,7 +43,6 @@ from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.tables import contrast_table, endpoint_class_table, ladder_table, results_table, rounds_table
 from fedbm.report.verdicts import planned_verdict, verdicts
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.run_view import RunView

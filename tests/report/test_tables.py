@@ -15,6 +15,7 @@ from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.comparison import ComparedGroup, compare_outcome
 from fedbm.report.document import Table
+from fedbm.report.experiment_tables import results_table
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.format import format_cell
 from fedbm.report.grouping import Group, group_runs
@@ -24,7 +25,6 @@ from fedbm.report.tables import (
     cost_table,
     first_reached,
     metrics_table,
-    results_table,
     target_table,
 )
 from fedbm.report.write import write_report

@@ -9,10 +9,11 @@ from typing import Any
 from fedbm.experiments.outcomes import Outcome
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
 from fedbm.report.document import Figure
+from fedbm.report.experiment_tables import ENDPOINT_TITLES
 from fedbm.report.figures.curves import axis_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.labels import shorten
-from fedbm.report.tables import ENDPOINT_TITLES, SHOWN
+from fedbm.report.tables import SHOWN
 from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired
 

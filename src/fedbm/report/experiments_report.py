@@ -9,7 +9,7 @@ from fedbm.experiments.contrasts import Contrast, hide_withheld
 from fedbm.experiments.outcomes import Outcome, Unrecorded, list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.experiments.trials import Trial
-from fedbm.report import experiment_figures, tables
+from fedbm.report import experiment_figures, experiment_tables, tables
 from fedbm.report.comparison import (
     MOMENTS,
     ComparedGroup,
@@ -160,7 +160,7 @@ def _summaries(found: Found) -> list[Section]:
             for outcome, comparison in comparisons
         ]
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
-        table = tables.summary_table(cells, f"{data_title(data)} summary", colours)
+        table = experiment_tables.summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
         sentences = (
             f"{words}: " * (len(cells) > 1) + " ".join((*plain_verdict(comparison), *planned.get(comparison.title, ())))
@@ -174,7 +174,7 @@ def _pooled(found: Found) -> list[Section]:
     """Return differences pooled over the cells, marked exploratory; [] if no difference has several cells."""
     cells = [c for outcome, some in found if _detail(outcome) == "all" and not outcome.analysis for c in some]
     pooled = pool_cells(cells)
-    table = tables.pooled_table(pooled, "Differences over all cells")
+    table = experiment_tables.pooled_table(pooled, "Differences over all cells")
     return [Section("Over all cells (exploratory)", "", (Text((POOLED,), "more"), table))] if pooled else []
 
 
@@ -207,11 +207,8 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
             "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
             "is chosen while a run of a combination is missing."
         )
-        blocks.append(
-            Section(
-                "Chosen on validation", note, (tables.search_table(hide_withheld(outcome), f"{outcome.title} chosen"),)
-            )
-        )
+        table = experiment_tables.search_table(hide_withheld(outcome), f"{outcome.title} chosen")
+        blocks.append(Section("Chosen on validation", note, (table,)))
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     if missing := _missing(found, runs):
         note = "These runs are not part of any number above. A row without seeds has no finished run."
@@ -232,22 +229,22 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
     if detail != "none" and comparison.contrasts:
         several = any(one.found is not None and one.found.n > 1 for one in comparison.contrasts)
         if several or outcome.confirmatory:
-            blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
+            blocks.append(experiment_tables.contrast_table(comparison, f"{name}, differences"))
         if outcome.confirmatory:
             blocks.append(Text((EXPLORATORY,), "more"))
-            blocks.append(tables.other_scores_table(comparison, f"{name}, other scores"))
-            blocks.append(tables.rounds_table(comparison, f"{name}, rounds"))
-            blocks.append(tables.endpoint_class_table(comparison, f"{name}, classes"))
+            blocks.append(experiment_tables.other_scores_table(comparison, f"{name}, other scores"))
+            blocks.append(experiment_tables.rounds_table(comparison, f"{name}, rounds"))
+            blocks.append(experiment_tables.endpoint_class_table(comparison, f"{name}, classes"))
         if several and comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
             blocks.append(Figures({"Endpoint": [ladder]}))
-            blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))
+            blocks.append(experiment_tables.ladder_table(comparison, f"{name}, endpoint", colours))
     elif detail != "none":
         figures = [
             *experiment_figures.score_figures(comparison, colours),
             *experiment_figures.difference_figure(comparison, colours),
         ]
         blocks.append(Figures({"Scores": figures}, wide=False))
-    blocks.append(tables.results_table(comparison, name, colours, notes))
+    blocks.append(experiment_tables.results_table(comparison, name, colours, notes))
     blocks += source_sections(comparison.group, name, colours)
     if comparison.group.clients:  # central training alone is the same in every cell
         cost = tables.cost_table(comparison.group, f"{name} cost", colours)
