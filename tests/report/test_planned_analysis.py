@@ -33,6 +33,7 @@ from fedbm.report.experiment_tables import (
     contrast_table,
     endpoint_class_table,
     ladder_table,
+    other_scores_table,
     results_table,
     rounds_table,
 )
@@ -46,6 +47,7 @@ from fedbm.report.render.markdown import render_markdown
 from fedbm.report.verdicts import planned_verdict, verdicts
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.run_view import RunView
+from fedbm.utils.metrics import f1_error
 from fedbm.utils.statistics import holm, seeds_needed
 
 PLAN = """
@@ -372,6 +374,17 @@ def test_a_planned_comparison_has_its_differences_by_round_and_its_classes() -> 
     for row, contrast in zip(table.rows, comparison.contrasts, strict=True):
         assert contrast.found is not None
         assert str(row.cells["200"].value).startswith(f"{points(contrast.found.mean)} (")
+    first, contrast = other_scores_table(comparison, "scores").rows[0], comparison.contrasts[0]
+    assert contrast.found is not None
+    errors = [
+        np.mean([f1_error(np.array(run.details.confusion.averaged)) for run in row.runs if run.details])
+        for name in (contrast.first, contrast.second)
+        for row in comparison.rows
+        if row.name == name
+    ]
+    half = np.sqrt((contrast.found.high - contrast.found.mean) ** 2 + np.sum((1.96 * np.array(errors)) ** 2))
+    low, high = (points(contrast.found.mean + sign * half) for sign in (-1, 1))
+    assert first.cells["images"].value == f"{points(contrast.found.mean)} ({low} to {high})"
     classes = endpoint_class_table(comparison, "classes")
     for row in comparison.rows:
         matrices = [np.array(run.details.confusion.averaged) for run in row.runs if run.details]

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score, roc_auc_score
 
-from fedbm.utils.metrics import auc, mean_ranks, mean_scores, score, scores_from_confusion
+from fedbm.utils.metrics import auc, f1_error, mean_ranks, mean_scores, score, scores_from_confusion
 
 
 @given(st.data())
@@ -49,6 +49,13 @@ def test_auc_is_none_without_negatives_or_with_nan_probabilities():
     assert auc(np.array([0, 1]), np.full((2, 2), np.nan)) is None
     with pytest.raises(ValueError, match="no samples"):
         scores_from_confusion(np.zeros((2, 2), dtype=int))
+
+
+def test_the_error_of_f1_by_hand():
+    """One class with share p found: F1 = 2p/(1 + p), so its error is 2/(1 + p)²·√(p(1 − p)/n), here 0.00444."""
+    assert f1_error(np.array([[5000, 5000], [0, 0]])) == pytest.approx(2 / 1.5**2 * np.sqrt(0.25 / 10_000), rel=0.1)
+    assert f1_error(np.array([[50, 0], [0, 30]])) == 0, "all images are right, whichever are drawn"
+    assert f1_error(np.array([[8, 2], [3, 7]])) == f1_error(np.array([[8, 2], [3, 7]])) > 0
 
 
 def test_mean_scores_keeps_none():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome
@@ -23,6 +26,7 @@ from fedbm.report.tables import (
     score_cell,
 )
 from fedbm.report.verdicts import LEVEL, count_seeds_needed
+from fedbm.utils.metrics import f1_error
 from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
 
 LEAD = "Lead − row, macro-F1"
@@ -34,6 +38,7 @@ OTHER_SCORES = {  # (moment, metric) → title
     ("averaged", "auc"): "AUC, averaged",
 }
 ENDPOINT_TITLES = {"averaged last": "Averaged model, last round", "chosen": "Chosen round"}
+Z = 1.96  # standard errors in half of a 95 % interval
 DIFFERENCE = f"lead_minus_row_{HEADLINE_METRIC}"
 
 
@@ -180,13 +185,30 @@ def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
     by_name = {row.name: row for row in comparison.rows}
     lines = []
     for one in comparison.contrasts:
-        cells = {}
+        rows = (by_name[one.first], by_name[one.second])
+        cells = {"images": Cell(_difference_words(_over_images(one.found, rows, comparison.moment)))}
         for moment, metric in OTHER_SCORES:
-            found = paired(*(by_name[row].by_seed(moment, metric) for row in (one.first, one.second)))
+            found = paired(*(row.by_seed(moment, metric) for row in rows))
             cells[f"{moment} {metric}"] = Cell(_difference_words(found))
         lines.append(Row(one.name, cells))
-    columns = make_columns({f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()})
+    titles = {f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()}
+    columns = make_columns({"images": "Planned score, over seeds and images", **titles})
     return Table(name, columns, tuple(lines), head="Difference", small=True)
+
+
+def _over_images(found: Paired | None, rows: Sequence[ComparedRow], moment: str) -> Paired | None:
+    """Return a difference with an interval that also covers the choice of test images.
+
+    It is cautious: all seeds share the error of the images, and the errors of the two rows are independent.
+    """
+    if found is None:
+        return None
+    matrices = [[getattr(run.details.confusion, moment, None) for run in row.runs if run.details] for row in rows]
+    if not all(matrices) or any(matrix is None for some in matrices for matrix in some):
+        return None
+    errors = [np.mean([f1_error(np.array(matrix)) for matrix in some]) for some in matrices]
+    half = math.hypot(found.high - found.mean, *(Z * float(error) for error in errors))
+    return replace(found, low=found.mean - half, high=found.mean + half)
 
 
 def rounds_table(comparison: ComparedGroup, name: str) -> Table:

@@ -43,6 +43,19 @@ def scores_from_confusion(matrix: Array) -> dict[str, float]:
     }
 
 
+def f1_error(matrix: Array, draws: int = 1000) -> float:
+    """Return the standard error of macro-F1 from the choice of images: its spread if they are drawn again (bootstrap).
+
+    The random numbers are always the same. A class without an image in a draw does not count in it.
+    """
+    classes, images = len(matrix), int(matrix.sum())
+    drawn = np.random.default_rng(0).multinomial(images, matrix.ravel() / images, size=draws)
+    drawn = drawn.reshape(draws, classes, classes)
+    hits, truths, guesses = np.diagonal(drawn, axis1=1, axis2=2), drawn.sum(axis=2), drawn.sum(axis=1)
+    f1 = 2 * hits / np.maximum(truths + guesses, 1)
+    return float(np.std(np.average(f1, axis=1, weights=truths > 0)))
+
+
 def auc(truth: Array, probabilities: Array) -> float | None:
     """Return the mean one-vs-rest area under the ROC curve over classes with positives and negatives.
 
