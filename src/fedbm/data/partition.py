@@ -226,7 +226,7 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
 
 
 def check_scored(partition: Partition, dataset: Dataset) -> None:
-    """Raise FedBMError if there is no val or test image that belongs to no held-out client."""
+    """Raise FedBMError if held-out clients have all val or all test images, so that none is left for scores."""
     for subset in ("val", "test"):
         if not len(partition.scored_samples(dataset, subset)):
             outside = f" outside of the held-out {', '.join(partition.held_out_names)}" if partition.held_out else ""
