@@ -59,11 +59,12 @@ EVIDENCE = {  # with each experiment's own seeds
     "recipe": 24,
     "pretrained": 18,
 }
+DIGITS = {"digits": 108, "digits-mechanism": 100}
 
 
 def test_every_table_and_figure_has_a_file() -> None:
     assert paper_experiments() == list(RUNS)
-    assert shipped_experiments() == [*RUNS, *EVIDENCE]
+    assert shipped_experiments() == [*RUNS, *EVIDENCE, *DIGITS]
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
@@ -85,6 +86,24 @@ def test_an_evidence_experiment_runs_seed_by_seed(name: str) -> None:
     else:
         assert experiment.analysis is not None
         assert experiment.analysis.endpoint == "averaged last"
+
+
+@pytest.mark.parametrize("name", DIGITS)
+def test_an_experiment_on_digits_needs_nothing_but_the_package(name: str) -> None:
+    experiment = find_experiment(name)
+    found = trials(experiment, experiment.seeds, {})
+    assert len(found) == DIGITS[name]
+    for trial in found:
+        check_config(trial.config)
+        assert (trial.config.data.name, trial.config.train.rounds) == ("digits", 50)
+
+
+def test_the_mechanism_on_digits_asks_the_questions_of_the_mechanism() -> None:
+    small, full = find_experiment("digits-mechanism"), find_experiment("mechanism")
+    assert list(small.rows)[:5] == list(full.rows)[:5]
+    assert len(small.rows) == len(full.rows)
+    assert small.analysis is not None and full.analysis is not None
+    assert [second for _, second in small.analysis.contrasts] == [second for _, second in full.analysis.contrasts]
 
 
 def test_the_confirmation_is_what_the_plan_says() -> None:
