@@ -74,6 +74,13 @@ def test_it_is_listed_as_edited_and_in_no_report(
     assert not (run / "features.json").exists()
 
 
+def test_a_value_that_json_does_not_have_is_one_sentence(fedbm: Command, run: Path) -> None:
+    edit(run, "lr = .*", "lr = nan")
+    status, out, err = fedbm("show", run, "--json")
+    assert (status, out) == (2, "")
+    assert one_sentence(err) == "a value is not a finite number, such as nan, and JSON has none. Leave out --json."
+
+
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [

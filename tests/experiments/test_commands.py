@@ -308,7 +308,13 @@ def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, kept = tmp_path / "my x-figures" / "98.svg", tmp_path / "my x-figures" / "mine.svg"
+    old.parent.mkdir()
+    old.touch()  # of an earlier, longer report
+    kept.touch()
     assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / "my x.md")]) == 0
+    assert not old.exists()
+    kept.unlink()
     capsys.readouterr()
     assert main(["report", "--out", str(two_runs), "--markdown"]) == 0
     printed, written = capsys.readouterr().out.strip(), (tmp_path / "my x.md").read_text(encoding="utf-8")

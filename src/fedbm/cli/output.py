@@ -10,10 +10,15 @@ from typing import Any
 
 from rich.console import Console
 
+from fedbm.errors import FedBMError
+
 
 def print_json(value: Any) -> None:
-    """Print a JSON document in ASCII, so that every terminal can show it; raise ValueError for NaN or infinity."""
-    print(json.dumps(value, indent=1, allow_nan=False, default=dict))  # dict: records are mappings
+    """Print a JSON document in ASCII, so that every terminal can show it; raise FedBMError for NaN or infinity."""
+    try:
+        print(json.dumps(value, indent=1, allow_nan=False, default=dict))  # dict: records are mappings
+    except ValueError as error:
+        raise FedBMError("a value is not a finite number, such as nan, and JSON has none. Leave out --json.") from error
 
 
 class Output(Console):

@@ -83,7 +83,10 @@ class Outcome(ExperimentInfo):
 
 def command_of(name: str) -> str:
     """Return the command that runs an experiment."""
-    return f"fedbm reproduce {name} --data-dir DIR" if name in shipped_experiments() else f"fedbm sweep {name}.toml"
+    if name not in shipped_experiments():
+        return f"fedbm sweep {name}.toml"
+    folder = "" if find_experiment(name).shared.get("data") == "digits" else " --data-dir DIR"
+    return f"fedbm reproduce {name}{folder}"
 
 
 def outcome_of(experiment: Experiment, states: Sequence[PlannedTrial]) -> Outcome:
@@ -210,10 +213,10 @@ def trials_of(outcome: Outcome) -> list[PlannedTrial]:
 def _unrecorded(name: str) -> Unrecorded:
     experiment = find_experiment(name)
     configs = [trial.config for trial in trials(experiment, experiment.seeds, {})]
-    data = join_words(dict.fromkeys(config.data.name for config in configs), "and")
+    data = [name for name in dict.fromkeys(config.data.name for config in configs) if name != "digits"]
     models = [name for name in dict.fromkeys(config.language.encoder for config in configs) if name != ENCODER]
     weights = f", and the weights of {join_words(models, 'and')}, which are not part of the package" if models else ""
-    needs = f"It needs the images of {data}{weights}."
+    needs = f"It needs the images of {join_words(data, 'and')}{weights}." if data else "It needs no files."
     runs = len(set(map(repr, configs)))  # equal settings are one run
     sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
     return Unrecorded(name, needs, sentence, command_of(name))
