@@ -310,6 +310,13 @@ def test_the_plain_verdict_names_a_row_that_is_ahead_of_the_leading_one(tmp_path
     assert "points higher than FedAvg’s" in second
 
 
+def test_a_row_with_fewer_seeds_is_not_called_the_highest(tmp_path: Path) -> None:
+    """FedProx is ahead of FedBM at its only seed, where scores are low, and has the lowest mean."""
+    scores = {"FedAvg": {0: 0.55, 1: 0.82, 2: 0.85}, "FedBM": {0: 0.5, 1: 0.8, 2: 0.9}, "FedProx": {0: 0.56}}
+    first, _ = plain_verdict(*compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores)))
+    assert re.search(r"; with FedAvg, \d+\.$", first)
+
+
 def test_the_plain_verdict_of_what_cannot_be_compared(tmp_path: Path) -> None:
     first, second = plain_words(tmp_path / "a", {})
     assert first.endswith("; there is no finished run of another method to compare with.")

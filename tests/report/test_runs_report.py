@@ -297,7 +297,7 @@ def test_other_seeds_are_stated_first_and_only_shared_seeds_are_compared(tmp_pat
     fedbm = fake_run(tmp_path, "fedbm", rounds=3, best={"accuracy": 0.6, "f1": 0.6})
     first, more = opening([*fedavg, fedbm], tmp_path)
     assert first == "The methods ran with different seeds: 0, 1 (FedAvg); 0 (FedBM)."
-    assert "over the seeds that both have. With FedBM, 60 of 100 test images" in more
+    assert "over the seeds that they share. With FedBM, 60 of 100 test images" in more
     assert "; with FedAvg, 40." in more
     assert "is 20.0 points higher than FedAvg’s" in more
 

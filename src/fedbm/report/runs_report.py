@@ -20,7 +20,7 @@ from fedbm.runs.run_view import RunView, describe_run
 from fedbm.utils.text import format_count, format_range
 
 UNEQUAL = "So this page does not say which row is ahead."
-SHARED_SEEDS = "What follows compares two rows over the seeds that both have."
+SHARED_SEEDS = "What follows compares rows over the seeds that they share."
 ABOUT = ("run", "method", "data", "partition", "beta", "clients", "seed", "rounds", "state")
 
 

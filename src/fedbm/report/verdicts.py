@@ -35,8 +35,8 @@ class Verdict:
 def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     """Return two sentences for readers without statistics.
 
-    The first has the number of correct images of 100, also of the best row if that is ahead of the leading one. The
-    second compares macro-F1 with the baseline, and states whether chance may explain the difference.
+    The first has the number of correct images of 100, also of the best row if that is ahead of the leading one at the
+    same seeds. The second compares macro-F1 with the baseline, and states whether chance may explain the difference.
     """
     lead, rivals = comparison.leading, main_rivals(comparison)
     if lead is None or not lead.runs:
@@ -50,8 +50,8 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
             f"Macro-F1, in which rare classes count as much as common ones, is {f1} of 100.",
         )
     best, rival = rivals[0], rivals[-1]  # the rival is FedAvg, the baseline, or else the best other row
-    third = ""
-    if best is not rival and best.tests["best"].paired.mean < 0:
+    third, same_seeds = "", set(best.by_seed()) == set(rival.by_seed()) == set(lead.by_seed())
+    if best is not rival and same_seeds and best.tests["best"].paired.mean < 0:
         third = f"; with {best.name}, which has the highest macro-F1, {_whole_percent(best, 'accuracy', lead)}"
     found = rival.tests["best"].paired
     chance = f"with {_repetitions(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
