@@ -335,6 +335,26 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     assert not re.search("[−±β=<>%]", "".join((*verdict, *estimate)))
 
 
+@pytest.mark.parametrize(
+    ("methods", "more", "seeds", "decided"),
+    [
+        (["fedavg", "fedbm"], "", range(3), True),
+        (["fedavg", "fedprox"], "", range(3), False),
+        (["fedavg", "fedbm"], "clients = 3", range(3), False),
+        (["fedavg", "fedbm"], "", range(2, 5), False),
+    ],
+    ids=["the same question", "another method", "other settings", "shared seeds"],
+)
+def test_a_plan_decides_only_the_same_question_at_other_seeds(
+    tmp_path: Path, methods: list[str], more: str, seeds: Sequence[int], decided: bool
+) -> None:
+    plan = planned(tmp_path / "plan")
+    text = f'methods = {methods}\n[all]\ndata = "ham10000"\n{more}\n[axes]\nbeta = [0.1]'
+    other = fake_outcome(tmp_path / "other", parse(text, "other", "other.toml"), seeds=seeds, rounds=3)
+    shown = plain(render_markdown(experiments_report([plan, other])))
+    assert ("The planned comparison above decides this with 4 other seeds." in shown) == decided
+
+
 def test_pooled_differences_have_a_cluster_per_data_set_and_seed() -> None:
     """Worked by hand: clusters (a, 0): (1 + 3)/2 = 2, (a, 1): 4, (b, 0): 6.
 

@@ -27,7 +27,7 @@ from fedbm.report.glossary import reading
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
-from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
+from fedbm.report.verdicts import main_rivals, plain_verdict, planned_verdict, verdicts
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Paired
 from fedbm.utils.text import format_count
@@ -147,12 +147,6 @@ def _summaries(found: Found) -> list[Section]:
             for comparison in some:
                 if len({row.method for row in comparison.rows if row.runs}) > 1:
                     by_data.setdefault(comparison.data, []).append((outcome, comparison))
-    planned = {  # by the cell's title: a cell that a planned comparison decides
-        comparison.title: (DECIDED.format(seeds=comparison.contrasts[0].found.n),)
-        for outcome, some in found
-        for comparison in some
-        if outcome.confirmatory and comparison.contrasts and comparison.contrasts[0].found
-    }
     sections: list[Section] = []
     for data, comparisons in by_data.items():
         several = len({outcome.name for outcome, _ in comparisons}) > 1
@@ -164,11 +158,29 @@ def _summaries(found: Found) -> list[Section]:
         table = experiment_tables.summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
         sentences = (
-            f"{words}: " * (len(cells) > 1) + " ".join((*plain_verdict(comparison), *planned.get(comparison.title, ())))
-            for words, comparison in cells
+            f"{words}: " * (len(cells) > 1) + " ".join((*plain_verdict(comparison), *_decided(one, comparison, found)))
+            for (words, comparison), (one, _) in zip(cells, comparisons, strict=True)
         )
         sections.append(Section(data_title(data), note, (Text(tuple(sentences), "verdict"), table)))
     return sections
+
+
+def _decided(outcome: Outcome, comparison: ComparedGroup, found: Found) -> tuple[str, ...]:
+    """Name the planned test of the two rows of a plain verdict, with the same settings at other seeds; () without one.
+
+    An averaged model does not count as a setting, because it changes no other score.
+    """
+    pair = {comparison.lead, *(row.name for row in main_rivals(comparison)[-1:])}
+    seeds = {run.seed for run in comparison.group.runs}
+    settings = {**outcome.shared, **comparison.at, "server_average": None}
+    return tuple(
+        DECIDED.format(seeds=len(one.by_seed))
+        for plan, cells in found
+        for cell in cells
+        if {**plan.shared, **cell.at, "server_average": None} == settings
+        for one in cell.contrasts
+        if one.tested and one.found and {one.first, one.second} == pair and seeds.isdisjoint(one.by_seed)
+    )
 
 
 def _pooled(found: Found) -> list[Section]:
