@@ -276,8 +276,11 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         assert contrast.found is not None
         gains = [100 * (0.617345 - last["f1"]), *GAIN[0.1][0][1:]]
         assert (contrast.found.n, 100 * contrast.found.mean) == (4, pytest.approx(sum(gains) / 4))
-        said = f"One run diverged and counts with the last averaged score: FedAvg, seed 3 ({100 * last['f1']:.1f} %)."
-        assert said in sentences(again)
+        score = "with the last averaged macro-F1, 20.0 of 100" if averaged else "as 0"
+        assert f"FedAvg diverged at seed 3 and counts there {score}." in sentences(again)
+        assert f"On HAM10000 with beta 0.1, FedAvg diverged at seed 3 and counts there {score}." in planned_verdict(
+            compare_outcome(again)
+        )
 
 
 def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:

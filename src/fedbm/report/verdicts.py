@@ -10,7 +10,7 @@ from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
-from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, points
+from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, percent, points
 from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.utils.text import format_count
 
@@ -65,7 +65,8 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
 def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     """Return sentences without symbols on an experiment with stated contrasts; () without a difference.
 
-    A sentence per cell compares the leading row with other methods. After a test, one states what chance may explain.
+    A sentence per cell compares the leading row with other methods, and others name runs that diverged. After a test,
+    one states what chance may explain.
     """
     lead = next((comparison.lead for comparison in found if comparison.lead), "")
     sentences: list[str] = []
@@ -78,7 +79,9 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         more = ""
         if chosen and len(chosen) == len(parts) and known[0][1].endpoint == "averaged last":
             more = f"; without averaging, at the round chosen on validation: {join_words(chosen, 'and')} points"
-        sentences += [f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}{more}."] if parts else []
+        if parts:
+            sentences.append(f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}{more}.")
+            sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison)]
         stated += known
     if not stated:
         return ()
@@ -145,7 +148,8 @@ def verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
         tested = [_contrast_verdict(one) for one in comparison.contrasts if one.tested]
-        return [*(tested or _ladder_verdict(comparison)), *_diverged(comparison)] if comparison.lead else []
+        diverged = [Verdict(False, sentence) for sentence in _diverged(comparison)]
+        return [*(tested or _ladder_verdict(comparison)), *diverged] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
@@ -274,16 +278,18 @@ def count_seeds_needed(found: Paired, tests: int) -> str:
     return f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
 
 
-def _diverged(comparison: ComparedGroup) -> list[Verdict]:
-    """Name the diverged runs, which count with their last scores."""
-    runs = [
-        f"{row.name}, seed {result.seed} ({100 * result.last[HEADLINE_METRIC]:.1f}{NO_BREAK}%)"
-        for row in comparison.rows
-        for result in row.missing
-        if result.last is not None
+def _diverged(comparison: ComparedGroup) -> list[str]:
+    """Return a sentence for each row with diverged runs, and each score with which they count."""
+    seeds: dict[tuple[str, float], list[str]] = {}
+    for row in comparison.rows:
+        for result in row.missing:
+            if result.last is not None:
+                seeds.setdefault((row.name, result.last[HEADLINE_METRIC]), []).append(str(result.seed))
+    return [
+        f"{name} diverged at seed{'s' * (len(some) > 1)} {join_words(some, 'and')} and counts there "
+        f"{f'with the last averaged macro-F1, {percent(score)} of 100' if score else 'as 0'}."
+        for (name, score), some in seeds.items()
     ]
-    counts = "These runs diverged and count" if len(runs) > 1 else "One run diverged and counts"
-    return [Verdict(False, f"{counts} with the last averaged score: {join_words(runs, 'and')}.")] if runs else []
 
 
 def _tuned_values(lead: ComparedRow) -> list[Verdict]:
