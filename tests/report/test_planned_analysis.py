@@ -416,6 +416,19 @@ def test_a_planned_comparison_has_its_differences_by_round_and_its_classes() -> 
     assert [line.cells["n"].value for line in classes.rows] == matrices[0].sum(axis=1).tolist()
 
 
+def test_a_plan_on_test_images_of_one_class_has_a_report_without_auc(tmp_path: Path) -> None:
+    """The AUC is not defined there."""
+    outcome = planned(tmp_path)
+    results = []
+    for result in outcome.results:
+        assert result.run is not None
+        assert result.run.summary is not None
+        averaged = {**result.run.summary["averaged"], "auc": None}
+        results.append(replace(result, run=with_summary(result.run, averaged=averaged)))
+    comparison = compare_outcome(replace(outcome, results=tuple(results)))[0]
+    assert other_scores_table(comparison, "scores").rows[0].cells["averaged auc"].value is None
+
+
 def test_rounds_are_distinct_and_a_row_with_an_incomplete_run_has_no_scores_by_class() -> None:
     """A mean over the other seeds would not be comparable."""
     whole = read_outcome(ROOT / "results" / "confirmation.json")

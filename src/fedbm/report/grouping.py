@@ -35,7 +35,9 @@ class MethodRuns:
         return spread_or_none([None if found is None else found[metric] for found in scores])
 
     def by_seed(self, moment: str = "best", metric: str = "f1") -> dict[int, Any]:
-        return {run.seed: found[metric] for run in self.runs if (found := run.scores(moment)) is not None}
+        """Return *metric* by seed, without the seeds that have no value."""
+        scores = {run.seed: run.scores(moment) for run in self.runs}
+        return {seed: one[metric] for seed, one in scores.items() if one is not None and one[metric] is not None}
 
     @property
     def central(self) -> bool:
