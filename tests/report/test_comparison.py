@@ -319,7 +319,7 @@ def test_a_row_with_fewer_seeds_is_not_called_the_highest(tmp_path: Path) -> Non
 
 def test_the_plain_verdict_of_what_cannot_be_compared(tmp_path: Path) -> None:
     first, second = plain_words(tmp_path / "a", {})
-    assert first.endswith("; there is no finished run of another method to compare with.")
+    assert first.endswith("; no other method or setting has a finished run.")
     assert second == "Macro-F1, in which rare classes count as much as common ones, is 91 of 100."
     made = scored(tmp_path / "b", grid(("FedAvg", "FedBM")), {"FedAvg": {}, "FedBM": {}})
     assert plain_verdict(*compare_outcome(made)) == ("No run is finished, so there is no result yet.",)

@@ -161,7 +161,7 @@ def test_an_undefined_auc_is_a_dash_and_no_mean_over_some_seeds(tmp_path: Path) 
 def test_one_seed_has_no_plus_minus(tmp_path: Path) -> None:
     page = page_of([fake_run(tmp_path / "runs", best={"f1": 0.9})], tmp_path)
     assert page.rows[2][4] == "90.0"
-    assert "there is no finished run of another method to compare with" in page.said()
+    assert "no other method or setting has a finished run." in page.said()
 
 
 def test_an_unfinished_run_is_named_and_counted_nowhere(tmp_path: Path) -> None:
@@ -301,6 +301,22 @@ def test_other_seeds_are_stated_first_and_only_shared_seeds_are_compared(tmp_pat
     assert "over the seeds that they share. With FedBM, 60 of 100 test images" in more
     assert "; with FedAvg, 40." in more
     assert "is 20.0 points higher than FedAvg’s" in more
+
+
+@pytest.mark.parametrize(
+    ("method", "seed", "why"),
+    [
+        ("central", 0, "the only other results are those of central training, which is not compared."),
+        ("fedprox", 1, "FedProx shares no seed with FedAvg."),
+    ],
+)
+def test_a_row_that_cannot_be_compared_has_the_reason(tmp_path: Path, method: str, seed: int, why: str) -> None:
+    runs = [fake_run(tmp_path, "fedavg", rounds=3), fake_run(tmp_path, method, seed, rounds=3)]
+    first, *_ = opening(runs, tmp_path)
+    assert re.match(rf"With FedAvg, \d+ of 100 test images were classified correctly; {why}", first)
+    text = plain((tmp_path / "page.md").read_text(encoding="utf-8"))
+    assert f"- FedAvg cannot be compared: {why}" in text
+    assert "What follows compares" not in text
 
 
 def test_options_are_a_note_if_a_method_has_one_row(tmp_path: Path) -> None:

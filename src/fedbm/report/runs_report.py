@@ -15,7 +15,7 @@ from fedbm.report.grouping import Group, format_label, group_runs
 from fedbm.report.sections import group_sections
 from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import BLOCKS, METRICS, class_scores
-from fedbm.report.verdicts import plain_verdict, verdicts
+from fedbm.report.verdicts import main_rivals, plain_verdict, verdicts
 from fedbm.runs.run_view import RunView, describe_run
 from fedbm.utils.text import format_count, format_range
 
@@ -63,7 +63,7 @@ def _summary(comparison: ComparedGroup) -> tuple[str, ...]:
     """Return the verdict in plain words; if rows are unequal, first in what, and no leader where settings differ."""
     if unequal := find_inequalities(comparison.group):
         return (*unequal, UNEQUAL)
-    seeds = find_different_seeds(comparison.group)
+    seeds = find_different_seeds(comparison.group) if main_rivals(comparison) else None
     return (*((seeds.sentence, SHARED_SEEDS) if seeds else ()), *plain_verdict(comparison))
 
 

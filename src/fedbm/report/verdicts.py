@@ -46,7 +46,7 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     if not rivals:
         f1 = _whole_percent(lead, HEADLINE_METRIC)
         return (
-            f"{first}; there is no finished run of another method to compare with.",
+            f"{first}; {_why_alone(comparison)}.",
             f"Macro-F1, in which rare classes count as much as common ones, is {f1} of 100.",
         )
     best, rival = rivals[0], rivals[-1]  # the rival is FedAvg, the baseline, or else the best other row
@@ -164,7 +164,7 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
         return [_no_result(f"{lead.name} has no finished run, so no row is compared with it.")]
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
-        return [_no_result(f"{lead.name} cannot be compared: no other row has finished one of its seeds.")]
+        return [_no_result(f"{lead.name} cannot be compared: {_why_alone(comparison)}.")]
     best, *fedavg = main_rivals(comparison)
     more = f", the best of {len(others)} others," if len(others) > 1 else ""
     found = [_verdict(lead, best, more, comparison.tests)]
@@ -174,6 +174,17 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
         words = f"{join_words(unequal, 'and')} {'has' if len(unequal) == 1 else 'have'} other seeds than {lead.name}"
         found.append(Verdict(False, f"{words}: compare the difference over the seeds that both have, not the means."))
     return [*found, *_tuned_values(lead)]
+
+
+def _why_alone(comparison: ComparedGroup) -> str:
+    """Return why no row can be compared with the leading one."""
+    others = [row for row in comparison.rows if row.runs and row.name != comparison.lead]
+    names = [row.name for row in others if not row.central]
+    if names:
+        return f"{join_words(names, 'and')} share{'s' * (len(names) == 1)} no seed with {comparison.lead}"
+    if others:
+        return "the only other results are those of central training, which is not compared"
+    return "no other method or setting has a finished run"
 
 
 def _no_result(sentence: str) -> Verdict:
