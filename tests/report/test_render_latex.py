@@ -103,17 +103,19 @@ def test_commands_are_as_they_are_typed(experiments: str) -> None:
         ("clients' models, the paper's", "clients' models, the paper's"),
         ("'fedbm run --out a_b'; 1–3", "\\texttt{fedbm run -{}-out a\\_b}; 1–3"),
         ("λ_dis ± β, Łódź 猫", "λ\\_dis ± β, Łódź 猫"),
+        ("p < 0.001, a|b -> c, 2/2ⁿ", r"p \textless{} 0.001, a\textbar{}b -\textgreater{} c, 2/2\textsuperscript{n}"),
     ],
 )
 def test_code_is_set_as_code_and_letters_stay(text: str, written: str) -> None:
     assert escape(text) == written
 
 
-@given(st.text("ab\\&%$#_{}^~'- "))
+@given(st.text("ab\\&%$#_{}^~<>|'- "))
 def test_no_special_character_is_left(text: str) -> None:
-    bare = re.sub(r"\\text(?:backslash|asciitilde|asciicircum)\{\}|\\[&%$#_{}]|-\{\}", "", escape(text))
+    words = "backslash|asciitilde|asciicircum|less|greater|bar"
+    bare = re.sub(rf"\\text(?:{words})\{{\}}|\\[&%$#_{{}}]|-\{{\}}", "", escape(text))
     bare = re.sub(r"\\texttt\{([^{}\\]*)\}", r"\1", bare)
-    assert not set(bare) & set("\\&%$#_{}^~")
+    assert not set(bare) & set("\\&%$#_{}^~<>|")
 
 
 def test_the_file_and_the_docs_name_the_packages_it_needs(experiments: str) -> None:

@@ -23,6 +23,8 @@ from fedbm.report.format import format_cell, format_numbers
 NEEDS = "% needs \\usepackage{booktabs,graphicx}; with pdflatex also \\usepackage{textalpha}, for Greek letters"
 SPECIAL = {sign: f"\\{sign}" for sign in "&%$#_{}"}
 SPECIAL |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+SPECIAL |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}  # LaTeX's default fonts print ¡, ¿ and —
+SPECIAL |= {"ⁿ": "\\textsuperscript{n}"}  # pdflatex does not know it
 CODE = re.compile(r"(?<![^\s(])'([^'\n]+)'(?!\w)")  # 'fedbm features RUN'
 FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # shrink only wide tables
 MAX_COLUMNS = 7  # without the row's name; a table with more is printed as two tables
@@ -34,7 +36,7 @@ NOT_PRINTED = ("p",)  # p after correction is printed
 
 
 def escape(text: str) -> str:
-    r"""Escape the ten special characters, keep two hyphens apart, and set code in a typewriter font.
+    r"""Escape special characters, keep two hyphens apart, and set code in a typewriter font.
 
     >>> print(escape("τ, λ_dis & 50 %; 'fedbm data' takes --to"))
     τ, λ\_dis \& 50 \%; \texttt{fedbm data} takes -{}-to
