@@ -261,6 +261,10 @@ def test_the_papers_numbers_are_typed_right() -> None:
             "g: an experiment with [search] cannot have contrasts",
         ),
         ("confirmatory = true", "g: a confirmatory experiment must state seeds and contrasts"),
+        (
+            "confirmatory = true\nseeds = '3-4'\ncontrasts = [['FedBM', 'FedAvg']]",
+            'g: a confirmatory experiment needs at least 3 seeds, not "3-4"',
+        ),
         ("endpoint = 'averaged last'", "g: an endpoint needs contrasts"),
     ],
 )

@@ -137,6 +137,23 @@ def test_sentences_of_a_confirmation(tmp_path: Path) -> None:
     assert rows[1].cells["seeds"].value == f"about {seeds_needed(0.643, 0.05 / 4)}"
 
 
+def test_two_seeds_establish_nothing_also_on_record(tmp_path: Path) -> None:
+    """FedBM is 10.0 and 10.01 points ahead. Its plan with two seeds is older than the rule that refuses them."""
+    outcome = planned(tmp_path)
+    assert outcome.analysis is not None
+    results = []
+    for result in outcome.results:
+        assert result.run is not None
+        averaged = {"f1": 0.6 - (0.1 + 0.0001 * result.seed) * (result.row != "FedBM")}
+        results += [replace(result, run=with_summary(result.run, averaged=averaged))] if result.seed < 5 else []
+    few = replace(outcome, results=tuple(results), analysis=replace(outcome.analysis, seeds=(3, 4)))
+    contrast = compare_outcome(few)[0].contrasts[0]
+    assert contrast.corrected is not None
+    assert contrast.corrected < 0.05
+    assert not any("is established" in sentence for sentence in sentences(few))
+    assert "Chance alone may explain these differences." in planned_verdict(compare_outcome(few))
+
+
 def test_an_estimate_has_intervals_and_no_p(tmp_path: Path) -> None:
     outcome = planned(tmp_path / "runs", ESTIMATE, [("FedAvg", 6)])
     assert not outcome.withheld

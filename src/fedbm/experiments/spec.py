@@ -35,6 +35,7 @@ from fedbm.runs.run_config import check_method_options, find_method, keys, optio
 from fedbm.runs.seed_list import DEFAULT, parse_seeds
 from fedbm.utils.io import parse_toml, read_text
 from fedbm.utils.json_records import Keys, Length, NonNegative, Range, Scalar, decode
+from fedbm.utils.statistics import MIN_SEEDS
 
 ENDPOINTS = {"chosen": "best", "averaged last": "averaged"}  # Endpoint → moment of RunView.scores()
 PAPER = files("fedbm.experiments").joinpath("paper")
@@ -258,6 +259,8 @@ def _plan_analysis(values: ExperimentFile, seeds: tuple[int, ...]) -> AnalysisPl
         raise FedBMError("an experiment with [search] cannot have contrasts, which compare its rows on test images")
     if values.confirmatory and not (contrasts and values.seeds):
         raise FedBMError("a confirmatory experiment must state seeds and contrasts")
+    if values.confirmatory and len(seeds) < MIN_SEEDS:
+        raise FedBMError(f'a confirmatory experiment needs at least {MIN_SEEDS} seeds, not "{values.seeds}"')
     if values.endpoint and not contrasts:
         raise FedBMError("an endpoint needs contrasts, and there are none")
     return AnalysisPlan(contrasts, values.endpoint or "chosen", values.confirmatory, seeds) if contrasts else None

@@ -11,11 +11,10 @@ from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
 from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, percent, points
-from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
+from fedbm.utils.statistics import MIN_SEEDS, MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.utils.text import format_count
 
 LEVEL = 0.05
-MIN_SEEDS = 3  # for a verdict: two seeds leave one degree of freedom, and agree too often by chance
 MAX_NAMED = 3  # rows that a sentence names
 METHOD_TITLES = [method.title for method in METHODS.values()]
 
@@ -116,7 +115,8 @@ def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
 
 
 def _contrast_holds(contrast: Contrast) -> bool:
-    return contrast.tested and contrast.corrected is not None and contrast.corrected < LEVEL
+    enough = len(contrast.by_seed) >= MIN_SEEDS
+    return contrast.tested and enough and contrast.corrected is not None and contrast.corrected < LEVEL
 
 
 def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:

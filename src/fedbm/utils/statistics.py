@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 ROUNDING = 1e-12  # differences that vary by a smaller share of the scores are equal up to rounding
 MOST_FLIPS = 16  # largest number of differences for which all 2ⁿ sign patterns are tried
-FEWEST_SEEDS, MOST_SEEDS = 3, 1000  # range in which seeds_needed() searches
+MIN_SEEDS = 3  # for a verdict: two seeds leave one degree of freedom, and agree too often by chance
+MOST_SEEDS = 1000  # largest number that seeds_needed() tries
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def seeds_needed(size: float, level: float, power: float = 0.8) -> int | None:
         far = float(student.ppf(1 - level / 2, n - 1))
         return bool(nct.sf(far, n - 1, abs(size) * math.sqrt(n)) >= power)
 
-    found = FEWEST_SEEDS + bisect_left(range(FEWEST_SEEDS, MOST_SEEDS + 1), True, key=enough)
+    found = MIN_SEEDS + bisect_left(range(MIN_SEEDS, MOST_SEEDS + 1), True, key=enough)
     return found if found <= MOST_SEEDS else None
 
 
