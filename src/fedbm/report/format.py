@@ -24,10 +24,11 @@ def percent(value: float) -> str:
 def points(value: float) -> str:
     """Return a difference of two shares in percentage points, with its sign.
 
-    >>> points(0.172), points(-0.03)
-    ('+17.2', '−3.0')
+    >>> points(0.172), points(-0.03), points(-0.0002)
+    ('+17.2', '−3.0', '0.0')
     """
-    return f"{round(100 * value, 1) + 0.0:+.1f}".replace("-", "−")
+    rounded = round(100 * value, 1)
+    return f"{rounded:+.1f}".replace("-", "−") if rounded else "0.0"
 
 
 def probability(p: float) -> str:

@@ -56,8 +56,8 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     chance = f"with {_repetitions(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
     return (
         f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
-        f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, is {_higher(found)} than "
-        f"{rival.name}’s; {chance}.",
+        f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, is "
+        f"{_compare(found, rival.name)}; {chance}.",
     )
 
 
@@ -73,7 +73,7 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     for comparison, cell in zip(found, plain_names(found), strict=True):
         some = [(cell, c, c.found) for c in comparison.contrasts if c.first == lead and c.second in METHOD_TITLES]
         known = [(cell, c, difference) for cell, c, difference in some if difference is not None]
-        parts = [f"{_higher(difference)} than {one.second}’s" for _, one, difference in known]
+        parts = [_compare(difference, one.second) for _, one, difference in known]
         chosen = [points(one.chosen.mean).lstrip("+") for _, one, _ in known if one.chosen]
         more = ""
         if chosen and len(chosen) == len(parts) and known[0][1].endpoint == "averaged last":
@@ -99,9 +99,13 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     return (*sentences, chance, f"{about} The comparison was fixed before these runs.")
 
 
-def _higher(difference: Paired) -> str:
-    """Return '17.1 points higher' or '3.0 points lower'."""
-    return f"{abs(100 * difference.mean):.1f} points {'higher' if difference.mean >= 0 else 'lower'}"
+def _compare(difference: Paired, name: str) -> str:
+    """Return '17.1 points higher than FedAvg’s', '3.0 points lower than FedAvg’s' or 'equal to FedAvg’s'."""
+    size = abs(100 * difference.mean)
+    if round(size, 9) == 0:
+        return f"equal to {name}’s"
+    amount = f"{size:.1f}" if round(size, 1) else "less than 0.1"
+    return f"{amount} points {'higher' if difference.mean > 0 else 'lower'} than {name}’s"
 
 
 def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
