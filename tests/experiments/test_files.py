@@ -102,7 +102,8 @@ def test_the_mechanism_on_digits_asks_the_questions_of_the_mechanism() -> None:
     small, full = find_experiment("digits-mechanism"), find_experiment("mechanism")
     assert list(small.rows)[:5] == list(full.rows)[:5]
     assert len(small.rows) == len(full.rows)
-    assert small.analysis is not None and full.analysis is not None
+    assert small.analysis is not None
+    assert full.analysis is not None
     assert [second for _, second in small.analysis.contrasts] == [second for _, second in full.analysis.contrasts]
 
 
