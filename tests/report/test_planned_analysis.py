@@ -375,6 +375,15 @@ def test_a_plan_decides_only_the_same_question_at_other_seeds(
     assert ("The planned comparison above decides this with 4 other seeds." in shown) == decided
 
 
+@pytest.mark.parametrize("name", ["FedAvg", "my method"])
+def test_a_plan_without_fedbm_has_a_verdict_on_its_first_contrast(tmp_path: Path, name: str) -> None:
+    rows = "".join(f'[[rows]]\nname = "{row}"\nmethod = "fedavg"\n' for row in (name, "FedProx"))
+    plan = parse(f'seeds = "0-2"\ncontrasts = [["FedProx", "{name}"]]\n{rows}', "plan", "plan.toml")
+    found = compare_outcome(fake_outcome(tmp_path, plan, rounds=3))
+    assert [cell.lead for cell in found] == ["FedProx"]
+    assert planned_verdict(found)[0] == f"On Handwritten digits, FedProx’s macro-F1 was equal to {name}’s."
+
+
 def test_pooled_differences_have_a_cluster_per_data_set_and_seed() -> None:
     """Worked by hand: clusters (a, 0): (1 + 3)/2 = 2, (a, 1): 4, (b, 0): 6.
 

@@ -1,7 +1,8 @@
 """Read experiments from TOML files: settings that all runs share, axes of a grid, and rows of a table.
 
     title = "…"                     what it shows
-    lead = "…"                      the row that is tested against every other; unset: FedBM, else the first
+    lead = "…"                      the row that is tested against every other; unset: FedBM, else the first contrast's
+                                    first row, else the first row
     [all]                           settings of every run, by the names of the flags of `fedbm run`
     [axes]                          lists of values; every combination is a cell, the first axis outermost
     [[rows]]                        name = "…" and the settings of this row, which override axes and [all]

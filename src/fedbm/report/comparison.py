@@ -1,10 +1,11 @@
 """Compare the rows of one table: scores over seeds, the paper's numbers, and tests of the leading row.
 
-The leading row is the row that the experiment names, else FedBM, else the first row. The choice does not depend on
-scores. A paired t-test over seeds compares the leading row's macro-F1 with every other row except central training.
-Holm's correction covers the tests in all cells for which there are data, so a corrected p can rise when more runs
-finish. An experiment that states contrasts has contrasts instead of tests (`experiments/contrasts.py`). A search has
-neither, because the test images must not influence its choice.
+The leading row is the row that the experiment names, else FedBM, else the first row of the first contrast, else the
+first row. The choice does not depend on scores. A paired t-test over seeds compares the leading row's macro-F1 with
+every other row except central training. Holm's correction covers the tests in all cells of an experiment, or of one
+group of runs, for which there are data, so a corrected p can rise when more runs finish. An experiment that states
+contrasts has contrasts instead of tests (`experiments/contrasts.py`). A search has neither, because the test images
+must not influence its choice.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     """Return a comparison for every cell of an experiment. Withheld runs are missing."""
     outcome = hide_withheld(outcome)
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
-    lead = leading_row(list(outcome.rows), central, outcome.lead)
+    firsts = [first for first, _ in outcome.analysis.contrasts] if outcome.analysis else []
+    lead = leading_row([*firsts, *outcome.rows], central, outcome.lead)
     every = cells(outcome.axes)
     found = _test([_cell(outcome, at, lead, central) for at in every])
     return [replace(c, contrasts=stated) for c, stated in zip(found, compute_contrasts(outcome, every), strict=True)]

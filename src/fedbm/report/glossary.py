@@ -30,7 +30,7 @@ TERMS = (
     (
         "Leading row",
         "The row that the others are compared with, wherever it ranks: the one the experiment’s file names, else "
-        "FedBM, else the first. In tables of experiments it is tinted.",
+        "FedBM, else the first row of the first contrast, else the first row. In tables of experiments it is tinted.",
     ),
     (
         "Lead − row, p, Holm, d",

@@ -71,8 +71,9 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     sentences: list[str] = []
     stated: list[tuple[str, Contrast, Paired]] = []  # with the cell's name
     for comparison, cell in zip(found, plain_names(found), strict=True):
-        some = [(cell, c, c.found) for c in comparison.contrasts if c.first == lead and c.second in METHOD_TITLES]
-        known = [(cell, c, difference) for cell, c, difference in some if difference is not None]
+        of_lead = [one for one in comparison.contrasts if one.first == lead]
+        some = [one for one in of_lead if one.second in METHOD_TITLES] or of_lead
+        known = [(cell, one, one.found) for one in some if one.found is not None]
         parts = [_compare(difference, one.second) for _, one, difference in known]
         chosen = [points(one.chosen.mean).lstrip("+") for _, one, _ in known if one.chosen]
         more = ""
