@@ -92,6 +92,19 @@ def test_a_run_without_a_column_has_none(tiny: dict[str, Any], sites: Dataset, t
     assert "Source by source" not in render_html(report)
 
 
+def test_the_table_by_source_has_rows_without_an_averaged_model(
+    tiny: dict[str, Any], sites: Dataset, tmp_path: Path
+) -> None:
+    plans = [plan_of(tiny, sites, tmp_path, method=m, server_average=a) for m, a in (("fedavg", 0.6), ("fedproto", 0))]
+    for plan in plans:
+        play(plan)
+    [group] = group_runs(read_runs([folder_of(plan) for plan in plans]))
+    [section] = source_sections(group, "g", assign_colours(["FedAvg", "FedProto"]))
+    [table] = [block for block in section.blocks if isinstance(block, Table)]
+    assert [row.name for row in table.rows] == ["FedAvg", "FedProto"] * 2
+    assert table.caption == "At the round chosen on validation."
+
+
 def test_report_and_record_show_every_source(tiny: dict[str, Any], sites: Dataset, tmp_path: Path) -> None:
     plans = [plan_of(tiny, sites, tmp_path, method=m, seed=s) for m in ("fedavg", "fedetf") for s in (0, 1)]
     for plan in plans:

@@ -47,15 +47,17 @@ def _section(
     panels: dict[str, list[Figure]] = {}
     table: Table | None = None
     images = _images(group, field)
+    rows = [row for row in group.rows if _sources(row, field)]
     for moment, words in MOMENTS.items():
-        found = {row.name: scores for row in group.rows if (scores := source_scores(row, moment, field))}
+        found = {row.name: scores for row in rows if (scores := source_scores(row, moment, field))}
         if not found:
             continue
         panels[words] = [
             Figure(partial(_draw, found, images, colours, metric, f"{shown} by {by}, {words.lower()}; {group.title}"))
             for metric, shown in SHOWN.items()
         ]
-        table = table or _table(found, images, colours, f"{name} by {by}", f"{words}.")
+        if table is None and len(found) == len(rows):  # a row may have no averaged model
+            table = _table(found, images, colours, f"{name} by {by}", f"{words}.")
     return (Section(title, note, (Figures(panels), table), whole=True),) if table else ()
 
 
