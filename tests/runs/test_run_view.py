@@ -9,7 +9,7 @@ from fake_runs import edit, fake_run
 
 from fedbm.errors import FedBMError
 from fedbm.runs.run_record import read_record, write_record
-from fedbm.runs.run_view import last_quarter_scores, read_run, read_runs
+from fedbm.runs.run_view import METRICS, last_quarter_scores, mean_scores, read_run, read_runs
 
 
 def test_last_quarter_scores_worked_by_hand() -> None:
@@ -31,6 +31,12 @@ def test_a_record_keeps_the_last_quarter_scores(tmp_path: Path) -> None:
     assert last_quarter_scores({record.round: record.test for record in run.rounds}, 240) == run.last_quarter
     assert last_quarter_scores({record.round: record.test for record in again.rounds}, 240) != run.last_quarter
     assert read_run(fake_run(tmp_path, "fedavg", 1, rounds=8, done=7)).last_quarter is None
+
+
+def test_a_mean_over_some_seeds_is_not_shown(tmp_path: Path) -> None:
+    runs = [read_run(fake_run(tmp_path, seed=seed, best={"auc": auc})) for seed, auc in enumerate((None, 0.9))]
+    cells = dict(zip(METRICS, mean_scores(runs), strict=True))
+    assert [metric for metric, cell in cells.items() if cell == "–"] == ["auc"]
 
 
 def test_an_unfinished_run_is_described_by_its_partition(tmp_path: Path) -> None:

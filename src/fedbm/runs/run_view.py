@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, TypeVar
 
 from fedbm.config.options import BY_BETA, EngineOptions
@@ -31,6 +31,7 @@ from fedbm.runs.run_file_types import (
 )
 from fedbm.utils.io import parse_toml, read_object, read_text
 from fedbm.utils.json_records import Lengths, decode
+from fedbm.utils.statistics import spread_or_none
 from fedbm.utils.text import make_html
 
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
@@ -147,15 +148,15 @@ def describe_run(run: RunView) -> dict[str, Any]:
 
 
 def mean_and_std(values: Sequence[float | None]) -> str:
-    """Return the mean ± standard deviation in percent.
+    """Return the mean ± standard deviation in percent; a dash if a value is missing.
 
-    >>> mean_and_std([0.5, 0.6]), mean_and_std([0.5]), mean_and_std([])
+    >>> mean_and_std([0.5, 0.6]), mean_and_std([0.5]), mean_and_std([0.5, None])
     ('55.0 ± 7.1', '50.0', '–')
     """
-    known = [100 * value for value in values if value is not None]
-    if not known:
+    found = spread_or_none(values)
+    if found is None:
         return "–"
-    return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
+    return f"{100 * found.mean:.1f}" + ("" if found.std is None else f" ± {100 * found.std:.1f}")
 
 
 def mean_scores(runs: Sequence[RunView]) -> list[str]:
