@@ -319,6 +319,16 @@ def test_a_row_that_cannot_be_compared_has_the_reason(tmp_path: Path, method: st
     assert "What follows compares" not in text
 
 
+def test_the_correction_covers_one_partition_as_the_page_says(tmp_path: Path) -> None:
+    """Each β has one test, so p does not change."""
+    for beta in (0.1, 0.5):
+        scored(tmp_path, "fedavg", [0.5, 0.52, 0.51], beta=beta)
+        scored(tmp_path, "fedbm", [0.6, 0.61, 0.63], beta=beta)
+    said = plain(page_of(list(tmp_path.glob("*-0.*")), tmp_path).said())
+    assert len(re.findall(r"paired t-test (p = 0\.\d+), \1 after Holm’s correction", said)) == 2
+    assert "in a report of runs, those of one data set and partition." in said
+
+
 def test_options_are_a_note_if_a_method_has_one_row(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path, "fedavg", rounds=3), fake_run(tmp_path, "fedbm", rounds=3, options={"tau": 5})]
     text = write_report(runs, tmp_path / "page.md").read_text(encoding="utf-8")

@@ -34,11 +34,12 @@ TERMS = (
     ),
     (
         "Lead − row, p, Holm, d",
-        "The leading row’s macro-F1 minus this row’s, within each seed, then averaged. p: two-sided paired t-test over "
-        "the seeds; after Holm’s correction for all tests of the experiment that have data, it stays below 0.05 by "
-        "chance alone in at most one of twenty such experiments; tests that finish later can raise it. d: mean "
-        "difference divided by its standard deviation over seeds (Cohen’s d_z). Three seeds detect only large and "
-        "steady differences: “not established” does not mean “equal”. Two seeds establish nothing, whatever their p.",
+        "The leading row’s macro-F1 minus this row’s, within each seed, then averaged. p: two-sided paired t-test "
+        "over the seeds. Holm’s correction covers all tests of an experiment that have data; in a report of runs, "
+        "those of one data set and partition. By chance alone, a corrected p is below 0.05 in at most one of twenty "
+        "such sets of tests; tests that finish later can raise it. d: mean difference divided by its standard "
+        "deviation over seeds (Cohen’s d_z). Three seeds detect only large and steady differences: “not established” "
+        "does not mean “equal”. Two seeds establish nothing, whatever their p.",
     ),
 )
 PAPER = (
