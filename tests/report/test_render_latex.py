@@ -103,6 +103,7 @@ def test_commands_are_as_they_are_typed(experiments: str) -> None:
         ("clients' models, the paper's", "clients' models, the paper's"),
         ("'fedbm run --out a_b'; 1–3", "\\texttt{fedbm run -{}-out a\\_b}; 1–3"),
         ("λ_dis ± β, Łódź 猫", "λ\\_dis ± β, Łódź 猫"),
+        ("a\n\nb\r\nc", "a  b c"),
         ("p < 0.001, a|b -> c, 2/2ⁿ", r"p \textless{} 0.001, a\textbar{}b -\textgreater{} c, 2/2\textsuperscript{n}"),
     ],
 )

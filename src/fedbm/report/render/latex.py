@@ -36,12 +36,12 @@ NOT_PRINTED = ("p",)  # p after correction is printed
 
 
 def escape(text: str) -> str:
-    r"""Escape special characters, keep two hyphens apart, and set code in a typewriter font.
+    r"""Escape special characters, join lines, keep two hyphens apart, and set code in a typewriter font.
 
     >>> print(escape("τ, λ_dis & 50 %; 'fedbm data' takes --to"))
     τ, λ\_dis \& 50 \%; \texttt{fedbm data} takes -{}-to
     """
-    escaped = "".join(SPECIAL.get(sign, sign) for sign in text)
+    escaped = "".join(SPECIAL.get(sign, sign) for sign in " ".join(text.splitlines()))
     return CODE.sub(r"\\texttt{\1}", re.sub("-(?=-)", "-{}", escaped))
 
 

@@ -26,12 +26,12 @@ MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 
 
 def escape(text: str) -> str:
-    r"""Escape what would begin emphasis, code, a link, a tag or a cell, and nothing else.
+    r"""Escape what would begin emphasis, code, a link, a tag or a cell, and join lines; change nothing else.
 
     >>> print(escape("a|b *c* _d_ λ_dis <b> p < 0.1 [e](f) `g` fedbm[text]"))
     a\|b \*c\* \_d\_ λ_dis &lt;b> p < 0.1 \[e](f) \`g\` fedbm[text]
     """
-    return MARKUP.sub(lambda found: "&lt;" if found[0] == "<" else f"\\{found[0]}", text)
+    return MARKUP.sub(lambda found: "&lt;" if found[0] == "<" else f"\\{found[0]}", " ".join(text.splitlines()))
 
 
 Pictures = dict[str, Figure]  # path → figure
