@@ -14,7 +14,7 @@ from pages import DOCS
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.experiments_report import experiments_report
-from fedbm.report.render.latex import FITTED, MAX_COLUMNS, NEEDS, escape, render_latex
+from fedbm.report.render.latex import FITTED, MAX_COLUMNS, NEEDS, escape, label, render_latex
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.run_view import read_runs
 
@@ -78,6 +78,12 @@ def test_every_table_has_a_label_of_its_own(experiments: str, runs: str) -> None
     labels = re.findall(r"\\label\{(.*)\}", experiments + runs)
     assert len(set(labels)) == len(floats(experiments + runs))
     assert all(re.fullmatch(r"tab:[A-Za-z0-9.-]+", label) for label in labels)
+
+
+def test_labels_of_names_in_another_script_differ() -> None:
+    labels = {label(f"{name}, Dirichlet β = 0.1") for name in ("皮肤", "肺部", "Łódź", "Żódź", "λ", "τ")}
+    assert len(labels) == 6
+    assert all(re.fullmatch(r"tab:[A-Za-z0-9.-]+", one) for one in labels)
 
 
 def test_runs_without_a_result_are_text_and_no_empty_table(runs: str) -> None:

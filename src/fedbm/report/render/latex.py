@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedbm.report.document import (
@@ -99,10 +100,14 @@ def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
 def label(text: str) -> str:
     """Return the same label for the same text, so that references survive a new report.
 
-    >>> label("digits, Dirichlet β = 0.05")
-    'tab:digits-Dirichlet-beta-0.05'
+    A label has ASCII letters alone. Where other letters are left out, it ends with a checksum of the text.
+
+    >>> label("digits, Dirichlet β = 0.05"), label("皮肤")
+    ('tab:digits-Dirichlet-beta-0.05', 'tab:f37ec73e')
     """
-    return "tab:" + re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("β", "beta")).strip("-")
+    words = text.replace("β", "beta")
+    checksum = "" if all(one.isascii() for one in words if one.isalnum()) else f" {zlib.crc32(text.encode()):08x}"
+    return "tab:" + re.sub(r"[^A-Za-z0-9.]+", "-", words + checksum).strip("-")
 
 
 def _table(table: Table, suffix: str, columns: Sequence[Column]) -> list[str]:
