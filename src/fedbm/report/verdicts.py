@@ -223,7 +223,7 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
     return Verdict(
         holds,
         f"{lead.name} has {means[0]} macro-F1; {other.name}{more} has {means[1]}. The difference is {_points(found)} "
-        f"({_evidence(found, *_t_test(found), *corrected)}). {result}{needed}{last}",
+        f"({_evidence(found, *corrected)}). {result}{needed}{last}",
         f"{lead.name} − {other.name}{more.rstrip(',')}: {', '.join([_points(found), *corrected])}. {result}",
     )
 
@@ -262,14 +262,11 @@ def _interval(found: Paired) -> str:
     return f"95{NO_BREAK}% interval {points(found.low)} to {points(found.high)}"
 
 
-def _t_test(found: Paired) -> list[str]:
-    return [f"paired t-test {p_value(found.p)}"] if found.p is not None else []
-
-
-def _evidence(found: Paired, *tests: str) -> str:
-    """Return n, the interval, the tests and the effect size, without those that need a spread if there is none."""
-    words = [f"n{NO_BREAK}={NO_BREAK}{found.n}", *([_interval(found)] if found.p is not None else []), *tests]
-    words += [f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}"] if found.size is not None else []
+def _evidence(found: Paired, *corrected: str) -> str:
+    """Return n, the interval, p and the effect size, without those that need a spread if there is none."""
+    words = [f"n{NO_BREAK}={NO_BREAK}{found.n}"]
+    words += [_interval(found), f"paired t-test {p_value(found.p)}"] if found.p is not None else []
+    words += [*corrected, *([f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}"] if found.size is not None else [])]
     return ", ".join(words)
 
 
