@@ -210,7 +210,23 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
     assert len((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()) == 4
     (tmp_path / "empty").mkdir()
     assert "there is no file in the folder" in fedbm("predict", "fedbm", tmp_path / "empty", "--out", runs)[2]
-    assert "Name it x.csv." in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
+    assert (
+        "--to needs a name that ends in .csv" in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
+    )
+
+
+def test_a_table_of_the_user_is_not_replaced(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
+    """What a command wrote before is replaced."""
+    image, table = scans / "cyst" / "0.png", tmp_path / "scans.csv"
+    commands = [("predict", "fedbm", image), ("report", "fedbm")]
+    for words in commands:
+        table.write_text("path,label\n")
+        status, _, err = fedbm(*words, "--to", table, "--out", runs)
+        assert (status, table.read_text()) == (2, "path,label\n")
+        assert f"{table} exists and was not written by this command: choose another name" in one_sentence(err)
+        table.unlink()
+        for _ in range(2):
+            assert fedbm(*words, "--to", table, "--out", runs)[0] == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
@@ -274,6 +290,13 @@ def test_data(fedbm: Command, tiny: dict[str, Any], scans: Path, tmp_path: Path)
     assert "<svg" in drawn.read_text()
     again = fedbm("data", scans, *own, "--partition", "file", "--partition-file", saved)[1]
     assert "3 clients (dirichlet)" in again
+    os.mkfifo(tmp_path / "pipe.json")
+    status, _, err = fedbm("data", scans, *own, "--save", tmp_path / "pipe.json")
+    assert (status, one_sentence(err)) == (
+        2,
+        f"{tmp_path}/pipe.json is a folder or a device, not a file: choose another name",
+    )
+    assert (tmp_path / "pipe.json").is_fifo()
 
 
 @pytest.fixture

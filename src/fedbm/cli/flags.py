@@ -123,6 +123,12 @@ def read_file(file: str) -> dict[str, dict[str, Any]]:
     return read_sections(Path(file))
 
 
+def check_ending(option: str, file: str | None, ending: str) -> None:
+    """Raise FedBMError if the name of a file to write has another ending: a mixed-up option would replace data."""
+    if file and Path(file).suffix.lower() != ending:
+        raise FedBMError(f"{option} needs a name that ends in {ending}, not {file}")
+
+
 def runs_folder(args: argparse.Namespace) -> Path:
     """Return the folder of runs that --out names."""
     return Path(check(EngineOptions, "out", args.settings.get("out", EngineOptions.out))).expanduser()

@@ -21,6 +21,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")  # machines may share the folder
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():  # replacing a device such as /dev/null would remove it
+            raise FedBMError(f"{path} is a folder or a device, not a file: choose another name")
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
@@ -56,6 +58,15 @@ def lock_file(descriptor: int, wait: bool = False, shared: bool = False) -> None
         import fcntl
 
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+
+
+def check_replaceable(path: Path, begin: str) -> None:
+    """Raise FedBMError if *path* is a file that does not begin with *begin*, so that it is not an earlier output."""
+    if path.is_file():
+        with path.open("rb") as stream:
+            found = stream.read(len(begin)).strip()
+        if found not in (b"", begin.encode()):
+            raise FedBMError(f"{path} exists and was not written by this command: choose another name, or remove it")
 
 
 def make_folder(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from fedbm.cli.flags import add_settings, read_config, section_flags
+from fedbm.cli.flags import add_settings, check_ending, read_config, section_flags
 
 if TYPE_CHECKING:
     from fedbm.language.concept_distribution import ConceptDistribution
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file; its [concepts] section describes the classes")
-    parser.add_argument("--save", metavar="FILE", help="write the distributions to this file (.safetensors)")
+    parser.add_argument("--save", metavar="FILE", help="write the distributions to this .safetensors file")
     add_settings(parser, ["data", *section_flags("language"), "seed", "cache"])
 
 
@@ -31,6 +31,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.data.dataset import concept_texts
     from fedbm.runs.plan import concepts_for, load_dataset
 
+    check_ending("--save", args.save, ".safetensors")
     config = read_config(args)
     if entry := CATALOG.get(config.data.name):  # needs no images
         classes, texts, modality = tuple(entry.classes), concept_texts(entry, config.concepts), entry.modality

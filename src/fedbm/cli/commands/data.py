@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_json, add_setting, add_settings, section_flags, switches
+from fedbm.cli.flags import add_json, add_setting, add_settings, check_ending, section_flags, switches
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.config.options import PARTITION_KEYS, DataOptions, check
@@ -163,8 +163,8 @@ def partition(args: argparse.Namespace, console: Console) -> None:
     from fedbm.runs.run_config import recommend
     from fedbm.utils.io import write_json
 
-    if args.picture and Path(args.picture).suffix.lower() != ".svg":
-        raise FedBMError(f"--picture draws an SVG file. Give it a name that ends in .svg, not {args.picture}.")
+    check_ending("--picture", args.picture, ".svg")
+    check_ending("--save", args.save, ".json")
     config, dataset = load_and_print(args, console)
     config = recommend(config, dataset.recommends)
     made = make_partition(config, dataset)

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_averaged, add_method, add_settings, runs_folder
+from fedbm.cli.flags import add_averaged, add_method, add_settings, check_ending, runs_folder
 from fedbm.config.options import EngineOptions, check
 from fedbm.errors import FedBMError
+
+COLUMNS = ("file", "class", "probability")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +36,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.console_tables import table
     from fedbm.runs.plan import find_run
     from fedbm.runs.prediction import load_model
-    from fedbm.utils.io import write_text
+    from fedbm.utils.io import check_replaceable, write_text
 
-    if args.to and Path(args.to).suffix != ".csv":
-        raise FedBMError(f"--to writes a CSV file. Name it {Path(args.to).stem}.csv.")
+    if args.to:
+        check_ending("--to", args.to, ".csv")
+        check_replaceable(Path(args.to), ",".join(COLUMNS))
     device = check(EngineOptions, "device", args.settings.get("device", EngineOptions.device))
     model = load_model(find_run(runs_folder(args), args.run), device, method=args.method, averaged=args.averaged)
     good, bad = [], []
@@ -49,7 +52,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if args.to:
         lines = io.StringIO()
         writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(["file", "class", "probability", *model.classes])
+        writer.writerow([*COLUMNS, *model.classes])
         # a name that is not UTF-8 gets escapes, as in the notes on data sets
         files = [os.fsencode(path).decode("utf-8", "backslashreplace") for path, _, _ in good]
         writer.writerows([file, name, max(made), *made] for file, (_, name, made) in zip(files, good, strict=True))
@@ -57,7 +60,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         console.print(f"{len(good)} images classified: {args.to}")
     elif good:
         rows = [(path, name, f"{100 * float(max(made)):.1f} %") for path, name, made in good]
-        console.print(table("", ("file", "class", "probability"), rows, text_columns=2))
+        console.print(table("", COLUMNS, rows, text_columns=2))
     if len(bad) == 1:
         raise FedBMError(bad[0])
     if bad:
