@@ -66,6 +66,7 @@ def test_it_is_listed_as_edited_and_in_no_report(
     assert f"\nconfig.toml {REMEDY}\n" in fedbm("show", run)[1]
     commands = [["report", "--to", f"page{kind}"] for kind in (".html", ".md", ".tex", ".csv")]
     more = [["report", "--markdown"], ["export", "--tensorboard", "events"], ["features", run.name]]
+    more += [["predict", run.name, "x.png"]]
     for words in (*commands, *more):
         status, out, err = fedbm(*words)
         assert (status, out) == (2, "")

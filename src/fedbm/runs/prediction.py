@@ -6,7 +6,7 @@ model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(imag
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,8 +32,8 @@ from fedbm.models.backbone import body_factory
 from fedbm.runs.custom_method import load_method, with_method
 from fedbm.runs.run_config import Config, make_config, method_values, read_sections
 from fedbm.runs.run_id import own_code, plugin_code
-from fedbm.runs.run_view import RunView, find_folder
-from fedbm.utils.io import digest_of, read_json
+from fedbm.runs.run_view import EDITED, RunView, find_folder, read_environment, was_edited
+from fedbm.utils.io import digest_of
 from fedbm.utils.plugins import check_usable
 
 MAX_FILES_AT_ONCE = 256  # bounds the memory
@@ -99,7 +99,9 @@ def files_in(names: Iterable[Path]) -> Iterator[Path]:
 
 def read_config(folder: Path, method: Method | str | None = None) -> Config:
     """Return a run's configuration. *method* is needed if it is the user's own; see load_model()."""
-    values = read_sections(folder / "config.toml")
+    values, known = read_sections(folder / "config.toml"), read_environment(folder) or {}
+    if was_edited(values, known):
+        raise FedBMError(f"{folder / 'config.toml'} {EDITED}")
     code = values.pop("own", {}).get("code")
     options = values.pop("method", {})
     name = options.pop("name", "")
@@ -109,17 +111,16 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
         if method is not None:
             raise FedBMError(f"{folder} was trained by {name}, an installed method. Remove the method {method}.")
         if name not in METHODS and name not in all_methods():
-            package = read_json(folder / "environment.json").get("method", "another package")
             check_usable(method_plugins(), name)
+            package = known.get("method", "another package")
             raise FedBMError(f"{folder} was trained by {name} of {package}, which is not installed here")
         config = make_config({**values, "method": {"name": name, **options}})
-        check_plugins(folder, config)
+        check_plugins(folder, config, known)
         return config
     if method is None:
-        known = read_json(folder / "environment.json").get("method", "FILE.py:CLASS")
         raise FedBMError(
-            f"{folder} was trained by {name}, which is your own method: give its file and class, {known} "
-            "(--method on the command line, method in Python)"
+            f"{folder} was trained by {name}, which is your own method: give its file and class, "
+            f"{known.get('method', 'FILE.py:CLASS')} (--method on the command line, method in Python)"
         )
     usual = method_values(load_method(method))
     found = load_method(method, {key: value for key, value in options.items() if usual.get(key) != value})
@@ -131,10 +132,8 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
     return with_method(make_config(values), found)
 
 
-def check_plugins(folder: Path, config: Config) -> None:
-    """Raise FedBMError if the source of an installed plug-in is not the source that trained the run."""
-    file = folder / "environment.json"
-    known = read_json(file) if file.exists() else {}
+def check_plugins(folder: Path, config: Config, known: Mapping[str, Any]) -> None:
+    """Raise FedBMError if the source of an installed plug-in is not the *known* source that trained the run."""
     for key, digest in plugin_code(config).items():
         if known.get(key, digest) != digest:
             what = f"method {config.method.name}" if key == "code" else f"body {config.model.body}"
