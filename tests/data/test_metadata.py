@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pictures import save
 
 from fedbm.data.dataset import load
 from fedbm.data.readers.table import join_metadata
@@ -62,6 +63,23 @@ def test_missing_and_repeated_samples_are_refused(tmp_path, text, sentence) -> N
         return
     with pytest.raises(FedBMError, match=sentence):
         join_metadata(table, ["a.jpg", "b.jpg"])
+
+
+def test_two_columns_of_one_name_have_the_same_values(tmp_path) -> None:
+    """Otherwise the patients of the table would be replaced, and could be in several subsets."""
+    names = [f"{i}.png" for i in range(12)]
+    for i, name in enumerate(names):
+        save(tmp_path / name, i)
+    rows = "\n".join(f"{name},{i % 2},p{i // 2}" for i, name in enumerate(names))
+    (tmp_path / "scans.csv").write_text(f"path,label,patient\n{rows}")
+    same = "\n".join(f"{name},p{i // 2},{i}" for i, name in enumerate(names))
+    options = {"metadata": make(tmp_path, f"image,patient,age\n{same}"), "size": 16, "cache": tmp_path / "cache"}
+    assert list(load(tmp_path / "scans.csv", **options).columns) == ["patient", "age"]
+    make(tmp_path, f"image,patient,age\n{same.replace('p5', 'q5')}")
+    with pytest.raises(
+        FedBMError, match='the column "patient" has other values in about.csv than in scans: rename or remove one'
+    ):
+        load(tmp_path / "scans.csv", **options)
 
 
 def test_a_table_is_looked_for_in_the_data_folder(tmp_path) -> None:

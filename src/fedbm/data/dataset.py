@@ -191,7 +191,12 @@ def load(
         with _explain_os_errors(name_or_path):
             index = source.scan()
         if table and "labels" not in columns:
-            index = replace(index, columns={**index.columns, **join_metadata(table, index.ids)})
+            joined = join_metadata(table, index.ids)
+            if differing := [key for key in joined if (joined[key] != index.columns.get(key, joined[key])).any()]:
+                raise FedBMError(
+                    f'the column "{differing[0]}" has other values in {table.name} than in {name}: rename or remove one'
+                )
+            index = replace(index, columns={**index.columns, **joined})
         files, index = len(index.ids), expand_frames(index)
         if split == "stratified" and len(index.ids) > files:
             raise FedBMError(
