@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -126,7 +127,7 @@ def test_fingerprint_changes_with_the_table_and_the_images(tmp_path) -> None:
     assert detect(tmp_path / "table.csv").fingerprint != second
 
 
-def test_parquet_needs_pyarrow(tmp_path, monkeypatch) -> None:
+def test_parquet_needs_pyarrow_and_is_read_like_csv(tmp_path, monkeypatch) -> None:
     make(tmp_path)
     (tmp_path / "table.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
@@ -135,14 +136,15 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch) -> None:
     ):
         detect(tmp_path / "table.parquet")
 
-    columns = {"path": [f"images/{i}.png" for i in range(6)], "label": [0, 1] * 3, "site": [None, *"abcde"]}
+    sites = [None, math.nan, " a ", "b", 1.0, 1.5]
+    columns = {"path": [f"images/{i}.png" for i in range(6)], "label": [10.0, 9.0] * 3, " site ": sites}
     fake = ModuleType("pyarrow.parquet")
     fake.read_table = lambda path: SimpleNamespace(to_pydict=lambda: columns)
     monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", fake)
     index = scan(tmp_path / "table.parquet")
-    assert index.classes == ("0", "1")
-    assert index.columns["site"].tolist() == ["", *"abcde"]
+    assert index.classes == ("9", "10")
+    assert index.columns["site"].tolist() == ["", "", "a", "b", "1", "1.5"]
 
 
 @pytest.mark.parametrize(

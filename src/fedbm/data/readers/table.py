@@ -265,17 +265,24 @@ def parse_table(content: bytes, where: str) -> Table:
     return _arrange_rows(rows, where)
 
 
-def _arrange_rows(rows: Sequence[Sequence[str]], where: str) -> Table:
+def _arrange_rows(rows: Sequence[Sequence[Any]], where: str) -> Table:
     """Return columns by name. The first row contains the names."""
     if len(rows) < 2:
-        raise FedBMError(f"{where} has no rows: it needs a first line with column names and one line per image")
-    heads = [head.strip() for head in rows[0]]
+        raise FedBMError(f"{where} has no rows: it needs column names and one row per image")
+    heads = [_to_text(head) for head in rows[0]]
     if "" in heads or len(set(heads)) < len(heads):
-        raise FedBMError(f"the first line of {where} must contain unique column names, not {', '.join(heads)}")
+        raise FedBMError(f"{where} must contain unique column names, not {', '.join(heads)}")
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(heads):
             raise FedBMError(f"row {number} of {where} has {len(row)} values for {len(heads)} columns ({row[0]}, …)")
-    return {head: [row[i].strip() for row in rows[1:]] for i, head in enumerate(heads)}
+    return {head: [_to_text(row[i]) for row in rows[1:]] for i, head in enumerate(heads)}
+
+
+def _to_text(value: Any) -> str:
+    """Return a value of any table as CSV contains it: '' for None and NaN, 1 for 1.0, and no spaces around a text."""
+    if value is None or value != value:
+        return ""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
 
 def _read_parquet(path: Path) -> Table:
@@ -286,16 +293,14 @@ def _read_parquet(path: Path) -> Table:
         raise FedBMError(f'reading {path} needs pyarrow: pip install "fedbm[parquet]", or save it as CSV') from error
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise FedBMError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    if not any(columns.values()):
-        raise FedBMError(f"{path} has no rows: it needs one per image")
-    return {str(name): ["" if value is None else str(value) for value in values] for name, values in columns.items()}
+    return _arrange_rows([list(columns), *zip(*columns.values(), strict=True)], str(path))
 
 
 def _read_excel(path: Path) -> Table:
     """Read the first sheet."""
     try:
         sheet = import_module("openpyxl").load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        rows = [["" if value is None else str(value) for value in row] for row in sheet.iter_rows(values_only=True)]
+        rows = [list(map(_to_text, row)) for row in sheet.iter_rows(values_only=True)]
     except ImportError as error:
         raise FedBMError(f'reading {path} needs openpyxl: pip install "fedbm[excel]", or save it as CSV') from error
     except Exception as error:  # a damaged workbook raises many kinds of errors: BadZipFile, KeyError, ParseError, …
