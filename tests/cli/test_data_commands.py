@@ -141,6 +141,10 @@ def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path
     status, out, err = fedbm("data", "inspect", sites, *SMALL, "--to", tmp_path)
     assert (status, err) == (0, "")
     assert "site: 3 of 3 values are in more than one subset" in out.splitlines()
+    sites.write_text(sites.read_text(encoding="utf-8").replace("Rom", "NA"), encoding="utf-8")
+    assert 'is "NA"' not in fedbm("data", "inspect", sites, *SMALL, "--to", tmp_path)[1]
+    out = fedbm("data", "inspect", sites, *SMALL, "--group", "site", "--to", tmp_path)[1]
+    assert 'warning: the site of 15 images is "NA": if this means that it is missing, fill it in' in out
 
 
 # --- partition ------------------------------------------------------------------------------------------------------
@@ -213,8 +217,10 @@ def test_a_run_by_column(fedbm: Command, sites: Path, tiny: dict[str, Any], tmp_
     """The column says how many clients there are; the run's own file says so too, and is found again by it."""
     own = {key: value for key, value in tiny.items() if key not in ("data", "clients")}
     words = flags({**own, "data": sites, "rounds": 1, "partition": "column", "partition_column": "site"})
-    status, _, err = fedbm("run", *words, "--out", tmp_path)
+    sites.write_text(sites.read_text(encoding="utf-8").replace("Rom", "NA"), encoding="utf-8")
+    status, out, err = fedbm("run", *words, "--out", tmp_path)
     assert (status, err) == (0, "")
+    assert 'the site of 15 images is "NA": if this means that it is missing, fill it in' in out
     (folder,) = tmp_path.iterdir()
     assert json.loads((folder / "summary.json").read_text())["clients"] == 3
     assert "\nclients = 3\n" in (folder / "config.toml").read_text()

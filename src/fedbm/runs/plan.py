@@ -13,7 +13,7 @@ from torch import nn
 from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.catalog.entries import Entry
-from fedbm.data.column_partitioner import by_column
+from fedbm.data.column_partitioner import by_column, column_of
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
@@ -86,7 +86,9 @@ def make_plan(
     if own_code(config.method) or digests or config.model.freeze or config.model.body != "resnet18":
         check_trained(config.method, task, config.train.epochs)  # the package's own are known to fit
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
-    problems = find_problems(dataset, concepts=task.concepts.texts if task.concepts else (), stem=stem)
+    texts = task.concepts.texts if task.concepts else ()
+    columns = (config.data.group, column_of(dataset, partition) or "")
+    problems = find_problems(dataset, concepts=texts, stem=stem, columns=columns)
     notes = (*dataset.notes, *problems, *describe_recipe(config.train))
     return Plan(config, dataset, partition, task, run_id, notes, own, digests)
 
