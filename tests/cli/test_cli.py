@@ -184,13 +184,17 @@ def test_predict(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> Non
 
 
 def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
-    """What can be read is classified, what cannot is named, and the status says so."""
-    folder = tmp_path / "new" / "deep"
-    folder.mkdir(parents=True)
+    """What can be read is classified, what cannot is named. As in training, links are followed, documents ignored."""
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "deep").symlink_to(folder)
     images = sorted((scans / "cyst").iterdir())[:3]
     for image in images:
         shutil.copy(image, folder)
-    (folder / ".hidden").write_text("")
+    for ignored in (".hidden", "Thumbs.db", "notes.txt"):
+        (folder / ignored).write_text("")
+    (folder / "again").symlink_to(tmp_path / "new")
     status, out, err = fedbm("predict", "fedbm", tmp_path / "new", "--to", tmp_path / "all.csv", "--out", runs)
     assert (status, err) == (0, "")
     assert "3 images classified" in out
@@ -209,7 +213,10 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
     assert out.count("is not a readable image") == 2
     assert len((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()) == 4
     (tmp_path / "empty").mkdir()
-    assert "there is no file in the folder" in fedbm("predict", "fedbm", tmp_path / "empty", "--out", runs)[2]
+    (tmp_path / "empty" / "DICOMDIR").write_text("")
+    status, out, err = fedbm("predict", "fedbm", folder, tmp_path / "empty", "--out", runs)
+    assert (status, out) == (2, "")
+    assert one_sentence(err) == f"there is no image in the folder {tmp_path / 'empty'}"
     assert (
         "--to needs a name that ends in .csv" in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
     )

@@ -20,6 +20,7 @@ from torch import nn
 from fedbm.config.options import parse_numbers
 from fedbm.data.arrays import to_pixels
 from fedbm.data.decode import DecodeError, decode_image
+from fedbm.data.readers.file_tree import list_files, open_folder
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
@@ -70,7 +71,8 @@ class Model:
     def classify(self, paths: str | Path | Iterable[str | Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
         """Yield each file, or each file of a folder, with its probabilities [K] or the reason why it cannot be read."""
         channels, size, _ = self.shape
-        remaining = files_in(map(Path, [paths] if isinstance(paths, str | Path) else paths))
+        names = [paths] if isinstance(paths, str | Path) else paths
+        remaining = iter([file for name in names for file in files_in(Path(name))])
         while some := list(islice(remaining, MAX_FILES_AT_ONCE)):
             read: list[NDArray[np.uint8] | str] = []
             for path in some:
@@ -84,17 +86,13 @@ class Model:
                 yield path, image if isinstance(image, str) else next(found)
 
 
-def files_in(names: Iterable[Path]) -> Iterator[Path]:
-    """Yield files as given, and the files of folders sorted by name, without hidden ones."""
-    for name in names:
-        if not name.is_dir():
-            yield name
-            continue
-        inside = sorted(path for path in name.rglob("*") if path.is_file())
-        shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(name).parts)]
-        if not shown:
-            raise FedBMError(f"there is no file in the folder {name}")
-        yield from shown
+def files_in(path: Path) -> list[Path]:
+    """Return the file itself, or the files of a folder that training would read."""
+    if not path.is_dir():
+        return [path]
+    if files := list_files(open_folder(path)):
+        return [path / name for name in files]
+    raise FedBMError(f"there is no image in the folder {path}")
 
 
 def read_config(folder: Path, method: Method | str | None = None) -> Config:

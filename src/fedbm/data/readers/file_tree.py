@@ -107,6 +107,18 @@ def find_image_root(tree: FileTree) -> str:
     return root
 
 
+def list_files(tree: FileTree, folder: str = "", outer: frozenset[str] = frozenset()) -> dict[str, Stamp]:
+    """Return all files under a folder that may be images. Links are followed, except to a folder on the way to them."""
+    place = os.path.realpath(os.path.join(tree.where, folder))
+    files: dict[str, Stamp] = {}
+    for path, stamp in tree.entries(folder).items() if place not in outer else ():
+        if stamp is None:
+            files |= list_files(tree, path, outer | {place})
+        elif not is_document(path):
+            files[path] = stamp
+    return files
+
+
 def is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in _IGNORED
 

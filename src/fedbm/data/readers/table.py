@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.readers.file_tree import FileTree, Stamp, file_stamp, is_document, normalize_name
+from fedbm.data.readers.file_tree import FileTree, file_stamp, is_document, list_files, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, text_array
 from fedbm.data.splits import SPLIT_CODES, SPLITS
 from fedbm.errors import FedBMError, did_you_mean, join_words
@@ -80,7 +80,7 @@ def find(
         files = [path.parent / name for name in names]
         stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
     else:
-        stamp_of = _list_files(images)
+        stamp_of = list_files(images)
         names = _find_in_tree(path, table[path_key], images.where, sorted(stamp_of), is_unique=inner is None)
         stamps = [[name, *stamp_of[name]] for name in names]
         if unused := len(stamp_of) - len(set(names)):
@@ -180,17 +180,6 @@ def _find_near_table(path: Path, names: Sequence[str], other: str) -> list[str]:
             f"to the table; for images in another folder use --data FOLDER {other}"
         )
     return made
-
-
-def _list_files(tree: FileTree, folder: str = "") -> dict[str, Stamp]:
-    """Return all files under a folder, without documents."""
-    files: dict[str, Stamp] = {}
-    for path, stamp in tree.entries(folder).items():
-        if stamp is None:
-            files |= _list_files(tree, path)
-        elif not is_document(path):
-            files[path] = stamp
-    return files
 
 
 def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[str], is_unique: bool) -> list[str]:
