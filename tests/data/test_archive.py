@@ -113,8 +113,18 @@ def test_truncated_archives_are_refused(tmp_path, ending) -> None:
     last = len(whole.rstrip(b"\0")) if ending == ".tar" else len(whole)  # a tar ends with empty blocks
     for length in [*range(1, last, last // 37), last - 1]:
         cut.write_bytes(whole[:length])
-        with pytest.raises(FedBMError, match=r"has an unknown format|cannot read .*get it again"):
+        unknown = "" if ending == ".zip" else "has an unknown format|"
+        with pytest.raises(FedBMError, match=rf"{unknown}cannot read .*get it again"):
             detect(cut)
+
+
+def test_an_encrypted_archive_is_named_as_such(tmp_path) -> None:
+    path = make_zip(tmp_path / "pets.zip", FLAT)
+    content = path.read_bytes()
+    place = content.index(b"PK\x01\x02") + 8  # the flags of the first member in the table of contents
+    path.write_bytes(content[:place] + b"\x01" + content[place + 1 :])
+    with pytest.raises(FedBMError, match="pets.zip is encrypted: unpack it, or create it without a password"):
+        detect(path)
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])

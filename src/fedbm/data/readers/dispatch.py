@@ -154,6 +154,8 @@ def _open_tree(path: Path) -> FileTree:
         is_tar = False
     if is_tar:
         return open_tar(path)
+    if path.suffix.lower() in (".zip", ".npz"):  # their table of contents is at the end
+        raise FedBMError(f"cannot read {path}: the file is damaged or incomplete, get it again")
     raise FedBMError(
         f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV, Parquet or .xlsx table, "
         "an .npz file, or LEAF's json files"

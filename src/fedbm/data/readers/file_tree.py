@@ -31,7 +31,7 @@ _DOCUMENTS = (
     *(".txt", ".md", ".rtf", ".pdf", ".doc", ".docx", ".csv", ".tsv", ".xls", ".xlsx", ".json", ".xml", ".html"),
     *(".yaml", ".yml", ".toml", ".ini", ".log", ".db", ".py", ".ipynb", "readme", "license", "dicomdir"),
 )
-# RuntimeError: a member of a zip is encrypted, or compressed by an unknown method.
+# RuntimeError: a member of a zip is compressed by an unknown method.
 _BROKEN = (OSError, EOFError, ValueError, RuntimeError, zlib.error, LZMAError, zipfile.BadZipFile, tarfile.TarError)
 
 
@@ -69,6 +69,8 @@ def open_zip(path: Path) -> FileTree:
     members: list[tuple[str, Stamp | None]] = []
     name_of = {}
     for info in archive.infolist():
+        if info.flag_bits & 1:
+            raise FedBMError(f"{path} is encrypted: unpack it, or create it without a password")
         inside = _check_member(path, _decode_name(info), stat.S_ISLNK(info.external_attr >> 16))
         members.append((inside, None if info.is_dir() else (info.file_size, info.CRC)))
         name_of[inside] = info.filename
