@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +61,22 @@ def test_files_that_are_not_images_are_refused() -> None:
         decode_image(encoded(Image.new("L", (4, 4)), "GIF"), 16, 3)
     with pytest.raises(DecodeError, match="truncated"):
         decode_image(cut_jpeg(), 16, 3)
+
+
+def test_pillow_does_not_speak_to_the_user(tmp_path, monkeypatch) -> None:
+    """It warns of large images and of palettes with transparency, which it reads correctly."""
+    palette = Image.new("P", (20, 20), 1)
+    palette.putpalette([0, 0, 0, 7, 7, 7])
+    image = encoded(palette, "PNG", transparency=b"\x00\xff")
+    index = replace(scan(flat_folder(tmp_path)), stream=lambda: ((i, image) for i in range(6)))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (decode_image(image, 20, 3) == 7).all()
+        assert (decode_images(index, 20, 3).images == 7).all()
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(DecodeError, match="^more pixels than Pillow opens, make it smaller$"):
+        decode_image(image, 20, 3)
 
 
 def test_pixels_and_functions_are_decoded_too() -> None:
@@ -140,6 +157,10 @@ def test_values_without_a_usual_range_need_one() -> None:
     with pytest.raises(DecodeError, match="values from -1 to 1, use --value-range LOW,HIGH"):
         decode_image(image, 16, 1)
     assert (decode_image(image, 16, 1, (-1, 1))[..., 0] == np.arange(256).reshape(16, 16)).all()
+    values[0, 0] = np.nan
+    for value_range in ((), (-1, 1)):
+        with pytest.raises(DecodeError, match="^values that are not finite numbers, such as NaN$"):
+            decode_image(encoded(Image.fromarray(values), "TIFF"), 16, 1, value_range)
     large = encoded(Image.fromarray(np.full((16, 16), 70000, dtype=np.int32)), "TIFF")
     with pytest.raises(DecodeError, match="values from 70000 to 70000"):
         decode_image(large, 16, 1)

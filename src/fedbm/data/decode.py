@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
@@ -65,7 +67,17 @@ def decode_image(source: Encoded | Frame, size: int, channels: int, value_range:
     Grey values of more than 8 bits are scaled to 0…255: from *value_range* if it is given, in DICOM files from the
     file's window, otherwise from 0…65535.
     """
-    return _decode(source, size, channels, value_range)[0]
+    with _ignore_warnings():
+        return _decode(source, size, channels, value_range)[0]
+
+
+@contextmanager
+def _ignore_warnings() -> Iterator[None]:
+    """Ignore warnings of Pillow about images that it reads. Filters apply to all threads, so only one may set them."""
+    with warnings.catch_warnings():
+        for category in (UserWarning, RuntimeWarning):
+            warnings.filterwarnings("ignore", category=category, module=r"PIL\.")
+        yield
 
 
 def _decode(
@@ -100,6 +112,8 @@ def _decode(
         if image.mode.startswith(("I", "F")):  # grey of 16 or 32 bits, which convert() would clip at 255
             values = np.asarray(image)
             low, high = values.min(), values.max()
+            if not np.isfinite([low, high]).all():
+                raise DecodeError("values that are not finite numbers, such as NaN")
             traits = _Traits(ranged=True, peak=int(high), pages=traits.pages)
             if not value_range and (image.mode == "F" or low < 0 or high > MAX_16_BIT):
                 raise DecodeError(
@@ -116,6 +130,8 @@ def _decode(
         raise
     except UnidentifiedImageError as error:
         raise DecodeError("not an image") from error
+    except Image.DecompressionBombError as error:
+        raise DecodeError("more pixels than Pillow opens, make it smaller") from error
     except Exception as error:  # damaged files raise many kinds of errors: OSError, SyntaxError, struct.error, …
         raise DecodeError(getattr(error, "strerror", None) or " ".join(str(error).split())) from error
 
@@ -150,7 +166,7 @@ def decode_images(
 
     # Pillow releases the interpreter lock while decoding. Batches are small, so that little of the source is in memory.
     workers, stream, done = os.cpu_count() or 1, index.stream(), 0
-    with ThreadPoolExecutor(workers) as pool:
+    with _ignore_warnings(), ThreadPoolExecutor(workers) as pool:
         while batch := list(islice(stream, _BATCH * workers)):
             for _ in pool.map(decode_one, batch):  # an interruption cancels the rest of the batch
                 done += 1
