@@ -195,6 +195,7 @@ def test_partition(fedbm: Command, sites: Path, tmp_path: Path, more: list[Any],
     [
         (["--clients", 3, "--held-out", 2], ["3", "4"]),
         (["--partition", "column", "--partition-column", "site", "--held-out-values", "Rom, Oslo"], ["Rom", "Oslo"]),
+        (["--partition", "column", "--partition-column", "site", "--held-out-values", 'Rom, "Oslo"'], ["Rom", "Oslo"]),
     ],
 )
 def test_held_out_clients_and_a_shift_are_shown_and_saved(

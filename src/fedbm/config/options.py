@@ -212,7 +212,8 @@ class DataOptions:
     )
     held_out_values: str = option(
         "",
-        "when partition = column: values, separated by commas, that never train; the model is scored on their images",
+        "when partition = column: values, separated by commas (in quotes if they contain one), that never train; the "
+        "model is scored on their images",
     )
     feature_shift: Literal["none", "brightness", "contrast", "blur", "noise"] = option(
         "none", "simulate sites with different devices: change the images, by a different amount at each client"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,7 +194,8 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
         if options.partition == "file":
             partition = load_partition(Path(options.partition_file), dataset)
         else:
-            held_out = [value.strip() for value in options.held_out_values.split(",") if value.strip()]
+            values = next(csv.reader([options.held_out_values], skipinitialspace=True))
+            held_out = [value.strip() for value in values if value.strip()]
             partition = by_column(dataset, None, options.partition_column, options.min_samples, held_out)
         if "data.clients" in config.given and options.clients != len(partition.clients):
             source = options.partition_file or f'the column "{options.partition_column}"'
