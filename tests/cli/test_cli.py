@@ -161,6 +161,9 @@ def test_report(fedbm: Command, runs: Path, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert out.count("| FedAvg |") == 2 + 3  # at the chosen and at the last round, and by class
     assert "|" in out
+    [file] = runs.glob("fedavg-*/summary.json")
+    status, _, err = fedbm("report", file)
+    assert (status, one_sentence(err)) == (2, f"{file} is a file of a run: give its folder, {file.parent}")
     status, _, err = fedbm("report", "--out", page)
     assert status == 2
     assert f"use --to {page}." in one_sentence(err)

@@ -67,6 +67,9 @@ def make_report(runs: Sequence[RunView | str | Path], out: Path = Path("runs"), 
     records = [path for path in names if is_records(path)]
     if records and len(records) < len(runs):
         raise FedBMError("runs and records cannot be in one report. Give one kind at a time.")
+    for path in records:
+        if (path.parent / "rounds.jsonl").exists():
+            raise FedBMError(f"{path} is a file of a run: give its folder, {path.parent}")
     if records:
         outcomes = [o for path in records for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
         return experiments_report(outcomes, title, complete=any(path.is_dir() for path in records))
