@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from calling import Command
+from calling import Command, one_sentence
 from fake_runs import edit, fake_run
 from rich.cells import cell_len
 from rich.console import Console
@@ -26,6 +26,20 @@ def lines_of(folder: Path, width: int) -> list[str]:
     execute(Namespace(settings={"out": str(folder)}, json=False), terminal)
     assert isinstance(terminal.file, io.StringIO)
     return [line.rstrip() for line in terminal.file.getvalue().splitlines()]
+
+
+def test_only_a_folder_of_runs_is_listed(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default folder may be missing, because the first run makes it."""
+    monkeypatch.chdir(tmp_path)
+    run = fake_run(tmp_path, "fedavg")
+    for folder, sentence in (
+        (run, f"{run} is a run: 'fedbm show {run}' shows it"),
+        (run / "config.toml", f"there is no folder {run}/config.toml"),
+        ("typo", "there is no folder typo"),
+    ):
+        status, out, err = fedbm("list", folder, "--json")
+        assert (status, out, one_sentence(err)) == (2, "", sentence)
+    assert fedbm("list")[1] == "There are no runs in runs yet. 'fedbm demo' and 'fedbm run' make some.\n"
 
 
 def test_a_narrow_terminal_keeps_what_an_id_does_not_contain(tmp_path: Path) -> None:

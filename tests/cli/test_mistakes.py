@@ -267,6 +267,7 @@ def test_names_that_look_like_markup(fedbm: Command, tiny: dict[str, Any], tmp_p
     (folder,) = out.iterdir()
     assert f"run: {folder}" in text.splitlines()
     assert fedbm("show", folder)[0] == 0
+    (tmp_path / "[/none]").mkdir()
     assert fedbm("list", "--out", tmp_path / "[/none]") == (
         0,
         f"There are no runs in {tmp_path}/[/none] yet. 'fedbm demo' and 'fedbm run' make some.\n",

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from fedbm.cli.flags import StoreSetting, add_json, add_settings, runs_folder
 from fedbm.cli.output import print_json
+from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.runs.run_view import EDITED, read_run
 
     out = runs_folder(args)
+    if (out / "config.toml").exists():
+        raise FedBMError(f"{out} is a run: 'fedbm show {out}' shows it")
+    if not out.is_dir() and str(out) != EngineOptions.out:  # the default is made by the first run
+        raise FedBMError(f"there is no folder {out}")
     rows: list[Mapping[str, str]] = []
     reasons: list[tuple[str, str, str]] = []
     facts: list[Mapping[str, Any]] = []
