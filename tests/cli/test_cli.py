@@ -227,16 +227,14 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
 
 def test_a_table_of_the_user_is_not_replaced(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
     """What a command wrote before is replaced."""
-    image, table = scans / "cyst" / "0.png", tmp_path / "scans.csv"
-    commands = [("predict", "fedbm", image), ("report", "fedbm")]
-    for words in commands:
-        table.write_text("path,label\n")
-        status, _, err = fedbm(*words, "--to", table, "--out", runs)
-        assert (status, table.read_text()) == (2, "path,label\n")
-        assert f"{table} exists and was not written by this command: choose another name" in one_sentence(err)
-        table.unlink()
-        for _ in range(2):
-            assert fedbm(*words, "--to", table, "--out", runs)[0] == 0
+    words = ("predict", "fedbm", scans / "cyst" / "0.png", "--to", table := tmp_path / "scans.csv", "--out", runs)
+    table.write_text("path,label\n")
+    status, _, err = fedbm(*words)
+    assert (status, table.read_text()) == (2, "path,label\n")
+    assert f"{table} exists and was not written by this command: choose another name" in one_sentence(err)
+    table.unlink()
+    for _ in range(2):
+        assert fedbm(*words)[0] == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")

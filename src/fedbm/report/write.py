@@ -15,11 +15,11 @@ from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import Pictures, render_markdown
-from fedbm.report.runs_report import ABOUT, runs_report
+from fedbm.report.runs_report import runs_report
 from fedbm.runs.method_comparison import Comparison
 from fedbm.runs.plan import find_runs
 from fedbm.runs.run_view import RunView, read_runs
-from fedbm.utils.io import check_replaceable, write_text
+from fedbm.utils.io import write_text
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
     ".html": render_html,
@@ -87,12 +87,10 @@ def is_records(path: Path) -> bool:
 
 
 def report_path(out: Path) -> Path:
-    """Return the file to write; raise FedBMError if its ending is not a known format, or it is a user's table."""
+    """Return the file to write; raise FedBMError if its ending is not a known format."""
     path = out / "report.html" if out.is_dir() else out
     if path.suffix not in RENDERERS:
         raise FedBMError(f"the format of {out} is unknown. Use a file name that ends in {join_words(RENDERERS)}.")
-    if path.suffix == ".csv":
-        check_replaceable(path, ",".join(ABOUT[:2]))
     return path
 
 
