@@ -55,17 +55,18 @@ def train_rounds(
     observe=None,
     make_body=TinyBody,
     images_on="cuda",
+    size=SIZE,
 ):
     """Some rounds at half participation; the server's state, every client's state and the losses."""
     torch.set_default_dtype(dtype)
-    data = image_data(clients, size=SIZE)
+    data = image_data(clients, size=size)
     images = torch.cat([own.images for own in data]).to(images_on)
     labels = torch.cat([own.labels for own in data]).cuda()
     starts = torch.tensor([0, *[len(own.labels) for own in data]]).cumsum(0)
     own = [torch.arange(starts[i], starts[i + 1], device=images_on) for i in range(clients)]
     if method.central:
         own, clients = [torch.cat(own)], 1
-    setting = task(make_body=make_body, size=SIZE, hflip=True)
+    setting = task(make_body=make_body, size=size, hflip=True)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
     states = ClientStates(folder, "cuda", progress.client_rounds, cache_bytes=1 << 30 if captured else 0)
@@ -265,14 +266,16 @@ def test_captured_in_bf16_is_the_reference_to_rounding(name, compile_, tmp_path)
     train = TrainOptions(batch=4, lr=2**-6, precision="bf16")
     plain = train_rounds(make(name), train, torch.float32, tmp_path / "plain", captured=False)
     graph = train_rounds(make(name), train, torch.float32, tmp_path / "graph", captured=True, compile_=compile_)
-    assert_equal(plain, graph, BF16)
+    bound = BF16.get(name, 2e-2)
+    assert_equal(plain, graph, bound)
     idle = dataclasses.replace(train, lr=2**-40)  # the bound is narrow enough to see a model that does not train
     still = train_rounds(make(name), idle, torch.float32, tmp_path / "still", captured=True)
     with pytest.raises(AssertionError):
-        assert_equal(plain, still, BF16)
+        assert_equal(plain, still, bound)
 
 
-BF16 = 2e-2  # rounding to 8 bits, in all the steps of four rounds
+# 2e-2: rounding to 8 bits, in all the steps of four rounds; FedGLCL's loss has cosines divided by 0.07
+BF16 = {"fedglcl": 5e-2}
 
 
 # the bodies of the experiments; StemConv2d computes otherwise in channels_last, which only the captured engine uses
@@ -297,13 +300,11 @@ def small_efficientnet():
 @pytest.mark.parametrize("name", ["fedavg", "fedbm", "fedetf"])
 def test_captured_body_of_timm_is_the_reference(name, compile_, tmp_path):
     small_efficientnet()
-    train = TrainOptions(batch=4, lr=2**-9, lr_decay=0.5)
-    plain = train_rounds(
-        make(name), train, torch.float64, tmp_path / "plain", captured=False, make_body=small_efficientnet
-    )
-    graph = train_rounds(
-        make(name), train, torch.float64, tmp_path / "graph", True, compile_=compile_, make_body=small_efficientnet
-    )
+    # of one pixel, BatchNorm turns two images into +1 and -1, and the gradient into rounding: 64 px leave four pixels
+    train = TrainOptions(batch=4, lr=2**-12, lr_decay=0.5)
+    run = partial(train_rounds, make(name), train, torch.float64, make_body=small_efficientnet, size=64)
+    plain = run(tmp_path / "plain", captured=False)
+    graph = run(tmp_path / "graph", captured=True, compile_=compile_)
     assert_equal(plain, graph, 1e-6)
 
 

@@ -18,7 +18,8 @@ from fedbm.runs import runner as simulation
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.run_config import make_config, to_sections
 
-ENGINE = ("out =", "checkpoint_every =", "workers =", "data_on =", "on =")  # lines of config.toml that change no result
+# lines of config.toml that change no result
+ENGINE = ("out =", "device =", "checkpoint_every =", "workers =", "data_on =", "on =")
 
 
 def plan_of(
