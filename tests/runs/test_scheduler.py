@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from whole_runs import play as play_alone
 
 from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.engine.round_loop import Event
+from fedbm.errors import FedBMError
 from fedbm.runs import run_file_writer
 from fedbm.runs import scheduler as side_by_side
-from fedbm.runs.failure import Failure
+from fedbm.runs.failure import DeviceFailure, Failure
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.scheduler import RunProcess, places_for, run_all
 from fedbm.runs.scheduler import _start_worker as hire
@@ -69,6 +70,24 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
         assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
 
 
+class Pipe:
+    """It brings two runs, 0 and 1, and keeps what is told about them."""
+
+    def __init__(self) -> None:
+        self.given, self.told = [(number, side_by_side.Job(b"", str(number))) for number in (0, 1)], list[Any]()
+
+    def poll(self, timeout: float | None) -> bool:
+        return bool(self.given) or timeout is None
+
+    def recv(self) -> Any:
+        if not self.given:
+            raise EOFError
+        return self.given.pop(0)
+
+    def send(self, news: Any) -> None:
+        self.told.append(news)
+
+
 def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,21 +96,6 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
         if job.id == "0":
             raise ValueError("a fault in the program")
         yield Event(2, job.id)
-
-    class Pipe:
-        def __init__(self) -> None:
-            self.given, self.told = [(number, side_by_side.Job(b"", str(number))) for number in (0, 1)], list[Any]()
-
-        def poll(self, timeout: float | None) -> bool:
-            return bool(self.given) or timeout is None
-
-        def recv(self) -> Any:
-            if not self.given:
-                raise EOFError
-            return self.given.pop(0)
-
-        def send(self, news: Any) -> None:
-            self.told.append(news)
 
     monkeypatch.setattr(side_by_side, "_advance", played)
     pipe = Pipe()
@@ -104,6 +108,61 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
         (1, None),
     ]
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_when_the_gpu_fails_all_runs_of_the_process_fail_and_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def played(job: Any) -> Iterator[Event]:
+        yield Event(1, job.id)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for it in the manual.")
+
+    monkeypatch.setattr(side_by_side, "_advance", played)
+    pipe = Pipe()
+    side_by_side._work(pipe)  # type: ignore[arg-type]
+    why = DeviceFailure("The GPU failed: CUDA error: an illegal memory access was encountered")
+    assert pipe.told == [(0, Event(1, "0")), (1, Event(1, "1")), (0, why), (1, why)]
+
+
+class ScriptedWorker:
+    """A worker that takes one run at a time, gives the news that it is made with, and ends."""
+
+    runs_per_gpu = 1
+
+    def __init__(self, news: list[Any]) -> None:
+        self.news, self.runs, self.changes = news, set[int](), dict[str, Any]()
+
+    def send(self, number: int, job: Any) -> None:
+        self.number = number
+
+    def receive(self) -> tuple[int, Any]:
+        if not self.news:
+            raise EOFError
+        return self.number, self.news.pop(0)
+
+    def why_ended(self) -> str:
+        return "its process ended with status 0"
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_place_where_the_gpu_never_works_is_given_up(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One place never works. In the other, the GPU fails in the second run, and then also for a new worker."""
+    bad = DeviceFailure("The GPU failed: CUDA error: out of memory")
+    done = next(event for event in simulation.iterate_run(plan_of(tiny, tmp_path, rounds=1)) if event and event.record)
+    scripts = [[bad], [done, None, done, bad], [bad]]
+    pool = side_by_side.Pool(
+        [(1, {}), (1, {})], lambda *_: ScriptedWorker(scripts.pop(0)), lambda workers, _: list(workers)
+    )
+    monkeypatch.setattr(side_by_side, "find_pool", lambda config, processes: pool)
+    news = run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(6))))
+    assert [(number, one) for number, one in itertools.islice(news, 5) if one != done] == [(0, bad), (2, bad), (3, bad)]
+    with pytest.raises(FedBMError) as error:
+        next(news)
+    assert str(error.value) == (
+        "2 runs did not start. The GPU failed: CUDA error: out of memory. Run the same command again to continue."
+    )
 
 
 def test_a_process_that_is_killed_takes_its_run_and_no_other(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -211,7 +270,7 @@ def test_when_no_second_is_left_what_was_said_is_heard_and_no_more(
 
 def talkative(pipe: Any) -> None:
     number, _ = pipe.recv()
-    for round_ in count(1):
+    for round_ in itertools.count(1):
         pipe.send((number, Event(round_, "train")))
 
 

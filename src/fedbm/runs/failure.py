@@ -27,6 +27,10 @@ class Failure:
         return cls(str(error), isinstance(error, DivergenceError))
 
 
+class DeviceFailure(Failure):
+    """The GPU failed, so this process can no longer use it."""
+
+
 def keep_failure(folder: Path, failure: Failure) -> None:
     """Write the reason into the run's folder, unless another process works on the run."""
     with suppress(FedBMError), RunFolder(folder).lock():

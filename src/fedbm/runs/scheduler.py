@@ -29,8 +29,9 @@ import torch
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
-from fedbm.runs.failure import Failure
+from fedbm.runs.failure import DeviceFailure, Failure
 from fedbm.runs.run_config import Config
+from fedbm.utils.text import format_count
 
 END = None  # sent in place of a job: stop this run after its current round
 MAX_SECONDS_TO_END = 10.0  # for an idle process
@@ -127,12 +128,17 @@ def run_all(
 
     Yields:
         (number of the run, event), or (number, failure) if the run failed.
+
+    Raises:
+        FedBMError: If runs are waiting, but the GPU failed in every process before a round was done.
     """
     waiting = list(enumerate(configs))
     pool = find_pool(configs[0], processes) if configs else Pool([], _start_worker, _wait)
     places = pool.places[: len(configs)]
     workers: list[Worker] = []
     asked: set[int] = set()
+    useful: set[Worker] = set()  # workers that have done a round
+    broken: dict[Worker, Failure] = {}
     try:
         while waiting or any(worker.runs for worker in workers):
             for worker in workers:
@@ -143,7 +149,7 @@ def run_all(
                         worker.send(number, END)
             if waiting:
                 workers += [pool.start(*place) for place in places[len(workers) :]]
-            for worker in sorted(workers, key=lambda worker: len(worker.runs)):
+            for worker in sorted((w for w in workers if w not in broken), key=lambda worker: len(worker.runs)):
                 while waiting and len(worker.runs) < worker.runs_per_gpu:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
@@ -156,12 +162,20 @@ def run_all(
                 except EOFError:
                     workers.remove(worker)
                     places.remove(place := (worker.runs_per_gpu, worker.changes))
-                    places.append(place)  # a new worker takes the place
+                    if worker in useful or worker not in broken:
+                        places.append(place)  # a new worker takes the place
                     for number in worker.runs:
-                        yield number, Failure(worker.why_ended())
+                        yield number, broken.get(worker) or Failure(worker.why_ended())
+                    if waiting and not places:
+                        why = f"{format_count(len(waiting), 'run')} did not start. {broken[worker].reason}"
+                        raise FedBMError(f"{why}. Run the same command again to continue.") from None
                     continue
                 if not isinstance(news, Event):
                     worker.runs.discard(number)
+                elif news.record is not None:
+                    useful.add(worker)
+                if isinstance(news, DeviceFailure):
+                    broken[worker] = news
                 if news is not None:
                     yield number, news
             if seconds is not None and seconds <= 0:
@@ -246,11 +260,12 @@ def advance_runs(
     """Advance several runs in turns and yield (number, news). The news None means that the run is over.
 
     *receive* returns the messages that have arrived: (number, job), or (number, END). If its argument is False, no run
-    is active, and it waits for a message.
+    is active, and it waits for a message. If the GPU fails, all runs of the process fail, and the iteration ends.
     """
     runs: dict[int, Generator[Event | None, None, None]] = {}
     ending: set[int] = set()
-    while True:
+    is_broken = False
+    while runs or not is_broken:
         for number, job in receive(bool(runs)):
             if job is END:
                 ending.add(number)
@@ -261,6 +276,7 @@ def advance_runs(
             if news and not isinstance(news[-1], Event):
                 del runs[number]
             for one in news:
+                is_broken |= isinstance(one, DeviceFailure)
                 yield number, one
 
 
@@ -283,6 +299,8 @@ def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event 
         return [Failure.of(error)]
     except Exception as error:  # the other runs of this process continue
         traceback.print_exc()
+        if "CUDA error" in str(error):
+            return [DeviceFailure(f"The GPU failed: {str(error).splitlines()[0]}")]
         return [Failure(f"{type(error).__name__}: {error}")]
 
 
