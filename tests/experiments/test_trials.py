@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.spec import parse
-from fedbm.experiments.trials import check_only, find_state, locate, trials
+from fedbm.experiments.spec import find_experiment, parse
+from fedbm.experiments.trials import find_state, locate, read_conditions, trials
 from fedbm.runs.failure import Failure, clear_failure, keep_failure
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run_path
@@ -77,8 +77,22 @@ def test_rows_win_over_axes_and_take_only_what_is_theirs() -> None:
 )
 def test_only(only: list[str], count: int) -> None:
     """Central belongs to every column, though its run is the same in all."""
-    check_only([GRID], only)
-    assert len(trials(GRID, range(1), {}, only)) == count
+    assert len(trials(GRID, range(1), {}, read_conditions(only, [GRID]))) == count
+
+
+@pytest.mark.parametrize(
+    ("only", "rows"),
+    [
+        ("FedAvg, GroupNorm", ["FedAvg, GroupNorm"]),
+        ("fedavg, groupnorm,FedAvg, lr 0.002", ["FedAvg, GroupNorm", "FedAvg, lr 0.002"]),
+        ("FedAvg,FedAvg, FixBN", ["FedAvg", "FedAvg, FixBN"]),
+        ("row=FedBM, GroupNorm", ["FedBM, GroupNorm"]),
+    ],
+)
+def test_only_rows_with_a_comma_in_their_name(only: str, rows: list[str]) -> None:
+    experiment = find_experiment("mechanism")
+    found = trials(experiment, [0], {}, read_conditions([only], [experiment]))
+    assert sorted(trial.row for trial in found) == sorted(rows)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +104,7 @@ def test_only(only: list[str], count: int) -> None:
 )
 def test_only_that_means_nothing(only: str, sentence: str) -> None:
     with pytest.raises(FedBMError) as caught:
-        check_only([GRID], [only])
+        read_conditions([only], [GRID])
     assert sentence in str(caught.value)
 
 

@@ -20,7 +20,7 @@ from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, with_results
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
-from fedbm.experiments.trials import DONE, PlannedTrial, check_only, find_state, finished_run, locate, trials
+from fedbm.experiments.trials import DONE, PlannedTrial, find_state, finished_run, locate, read_conditions, trials
 from fedbm.runs.batch import BatchRun, Budget, parse_duration, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.failure import Failure
@@ -253,13 +253,13 @@ def plan_experiments(
     *seeds* are by default those of each experiment. *engine* has settings of `[engine]`, and *only* has conditions that
     choose runs.
     """
-    check_only(experiments, only)
+    conditions = read_conditions(only, experiments)
     find_device(make_config(to_sections(engine)).engine.device)
     chosen_seeds = {e.name: e.chosen_seeds(seeds) for e in experiments}
     all_trials = {e.name: trials(e, chosen_seeds[e.name], engine) for e in experiments}
     with show_decoding(console) as progress:
         planned = [(e, tuple(locate(trial, progress) for trial in all_trials[e.name])) for e in experiments]
-    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, chosen_seeds[e.name], engine, only)}
+    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, chosen_seeds[e.name], engine, conditions)}
     chosen = [p for _, places in planned for p in places if (p.experiment, p.words) in wanted]
     if not chosen:
         names = ", ".join(experiment.name for experiment in experiments)

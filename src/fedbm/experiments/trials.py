@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
 from fedbm.experiments.spec import Experiment, cells
@@ -20,6 +20,13 @@ from fedbm.runs.run_view import RunView, check_unedited, read_run
 from fedbm.runs.runner import run_path
 
 DONE = ("finished", "on record")  # states of a run that need not be computed
+
+
+class Condition(NamedTuple):
+    """A run must have one of the values of an axis, or one of the rows if the key is "row"."""
+
+    key: str
+    values: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class PlannedTrial(Trial):
 
 
 def trials(
-    experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[str] = ()
+    experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[Condition] = ()
 ) -> list[PlannedTrial]:
     """Return every run in the order of computation: cell by cell as in the file, or seed by seed if the file sets that.
 
@@ -65,32 +72,46 @@ def trials(
         experiment: The experiment.
         seeds: The seeds.
         engine: Settings of `[engine]`: where and how to compute.
-        only: Conditions such as "axis=value,value", "method=…", "row=…", or a row's name.
+        only: Conditions that a run must meet.
     """
-    wanted = [_condition(words) for words in only]
     made = []
     for at, (row, own) in itertools.product(cells(experiment.axes), experiment.rows.items()):
         settings = {**settings_for(own["method"], {**experiment.shared, **at}), **own}
         facts = {**settings, **at, "row": row}
-        if all(any(_matches(facts.get(key), value) for value in values) for key, values in wanted):
+        if all(any(_matches(facts.get(key), value) for value in values) for key, values in only):
             with prefix_errors(f'{experiment.file}: row "{row}"'):
                 configs = {seed: make_config(to_sections({**settings, **engine, "seed": seed})) for seed in seeds}
             made += [PlannedTrial(row, at, seed, experiment=experiment.name, config=c) for seed, c in configs.items()]
     return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 
 
-def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
-    """Raise FedBMError if none of the experiments has the axis or row of a condition."""
-    for key, values in map(_condition, only):
-        known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
-        if key not in known:
-            raise FedBMError(f'only: "{key}" is not an axis{did_you_mean(key, known)}; choose {join_words(known)}')
-        names = list(dict.fromkeys(row for e in experiments for row in e.rows))
+def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> list[Condition]:
+    """Return the conditions of texts such as "beta=0.1", "method=fedavg", "row=FedAvg,FedBM", or names of rows alone.
+
+    Raises:
+        FedBMError: If none of the experiments has the axis or row of a condition.
+    """
+    axes = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
+    rows = list(dict.fromkeys(row for e in experiments for row in e.rows))
+    conditions = []
+    for text in only:
+        key, _, words = text.partition("=") if re.match(r"\w+=", text) else ("row", "=", text)
+        if key not in axes:
+            raise FedBMError(f'only: "{key}" is not an axis{did_you_mean(key, axes)}; choose {join_words(axes)}')
+        values = _split_names(words, rows) if key == "row" else [value.strip() for value in words.split(",")]
         for value in values:
-            if key == "row" and not any(_matches(name, value) for name in names):
+            if key == "row" and not any(_matches(name, value) for name in rows):
                 raise FedBMError(
-                    f'only: there is no row "{value}"{did_you_mean(value, names)}; choose {join_words(names)}'
+                    f'only: there is no row "{value}"{did_you_mean(value, rows)}; choose {join_words(rows)}'
                 )
+        conditions.append(Condition(key, values))
+    return conditions
+
+
+def _split_names(text: str, names: Sequence[str]) -> list[str]:
+    """Split a text at its commas, but not at a comma within one of the names."""
+    name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return [item.strip() for item in re.findall(rf"\s*({name}|[^,]*)\s*(?:,|$)", text, re.IGNORECASE) if item.strip()]
 
 
 def locate(trial: PlannedTrial, progress: Callable[[int, int], None] | None = None) -> PlannedTrial:
@@ -126,12 +147,6 @@ def finished_run(done: PlannedTrial) -> RunView:
             raise FedBMError(f"{error}; remove the record to compute the run again") from error
     assert done.folder is not None
     return check_unedited(read_run(done.folder))
-
-
-def _condition(words: str) -> tuple[str, list[str]]:
-    """Return the key and values of "beta=0.1" or "row=FedAvg,FedBM"; words without "=" name rows."""
-    key, _, values = words.partition("=") if re.match(r"\w+=", words) else ("row", "=", words)
-    return key, [value.strip() for value in values.split(",")]
 
 
 def _matches(value: Any, text: str) -> bool:
