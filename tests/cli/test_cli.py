@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 from calling import Command, flags, one_sentence
+from fake_outcomes import fake_outcome
 from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
+from fedbm.experiments.record_store import write_outcome
 from fedbm.methods import METHODS
 from fedbm.report.advice import advise
 from fedbm.runs import batch
@@ -228,7 +230,8 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
 def test_a_table_of_the_user_is_not_replaced(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
     """What a command wrote before is replaced."""
     image, table = scans / "cyst" / "0.png", tmp_path / "scans.csv"
-    commands = [("predict", "fedbm", image), ("report", "fedbm")]
+    records = write_outcome(fake_outcome(tmp_path / "fake", "lambda-dis", seeds=1), tmp_path / "records")
+    commands = [("predict", "fedbm", image), ("report", "fedbm"), ("report", records)]
     for words in commands:
         table.write_text("path,label\n")
         status, _, err = fedbm(*words, "--to", table, "--out", runs)

@@ -9,7 +9,7 @@ from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.reproduction import Reproduction
 from fedbm.report.document import Report
-from fedbm.report.experiments_report import experiments_report
+from fedbm.report.experiments_report import FIELDS, experiments_report
 from fedbm.report.figures.svg import save_svg
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
@@ -92,7 +92,7 @@ def report_path(out: Path) -> Path:
     if path.suffix not in RENDERERS:
         raise FedBMError(f"the format of {out} is unknown. Use a file name that ends in {join_words(RENDERERS)}.")
     if path.suffix == ".csv":
-        check_replaceable(path, ",".join(ABOUT[:2]))
+        check_replaceable(path, ",".join(ABOUT[:2]), ",".join(FIELDS[:2]))
     return path
 
 

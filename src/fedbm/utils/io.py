@@ -60,12 +60,12 @@ def lock_file(descriptor: int, wait: bool = False, shared: bool = False) -> None
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
-def check_replaceable(path: Path, begin: str) -> None:
-    """Raise FedBMError if *path* is a file that does not begin with *begin*, so that it is not an earlier output."""
+def check_replaceable(path: Path, *begins: str) -> None:
+    """Raise FedBMError if *path* is a file that is not empty and begins with none of *begins*, as outputs do."""
     if path.is_file():
         with path.open("rb") as stream:
-            found = stream.read(len(begin)).strip()
-        if found not in (b"", begin.encode()):
+            found = stream.read(max(map(len, begins)))
+        if found.strip() and not found.startswith(tuple(begin.encode() for begin in begins)):
             raise FedBMError(f"{path} exists and was not written by this command: choose another name, or remove it")
 
 
