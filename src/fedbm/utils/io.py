@@ -61,7 +61,7 @@ def lock_file(descriptor: int, wait: bool = False, shared: bool = False) -> None
 
 
 def check_replaceable(path: Path, *begins: str) -> None:
-    """Raise FedBMError if *path* is a file that is not empty and begins with none of *begins*, as outputs do."""
+    """Raise FedBMError if *path* is a file that the command did not write: it begins with none of *begins*."""
     if path.is_file():
         with path.open("rb") as stream:
             found = stream.read(max(map(len, begins)))
