@@ -141,10 +141,6 @@ def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path
     status, out, err = fedbm("data", "inspect", sites, *SMALL, "--to", tmp_path)
     assert (status, err) == (0, "")
     assert "site: 3 of 3 values are in more than one subset" in out.splitlines()
-    sites.write_text(sites.read_text(encoding="utf-8").replace("Rom", "NA"), encoding="utf-8")
-    assert 'is "NA"' not in fedbm("data", "inspect", sites, *SMALL, "--to", tmp_path)[1]
-    out = fedbm("data", "inspect", sites, *SMALL, "--group", "site", "--to", tmp_path)[1]
-    assert 'warning: the site of 15 images is "NA": if this means that it is missing, fill it in' in out
 
 
 # --- partition ------------------------------------------------------------------------------------------------------

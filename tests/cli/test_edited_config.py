@@ -79,7 +79,7 @@ def test_a_value_that_json_does_not_have_is_one_sentence(fedbm: Command, run: Pa
     edit(run, "lr = .*", "lr = nan")
     status, out, err = fedbm("show", run, "--json")
     assert (status, out) == (2, "")
-    assert one_sentence(err) == "a value is not a finite number, such as nan, and JSON has none. Leave out --json."
+    assert one_sentence(err) == "a value is NaN or infinite, which JSON cannot contain. Leave out --json."
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ def test_only_a_folder_of_runs_is_listed(fedbm: Command, tmp_path: Path, monkeyp
         status, out, err = fedbm("list", folder, "--json")
         assert (status, out, one_sentence(err)) == (2, "", sentence)
     assert fedbm("list")[1] == "There are no runs in runs yet. 'fedbm demo' and 'fedbm run' make some.\n"
+    (tmp_path / "config.toml").touch()  # settings for the next run, next to the runs
+    assert run.name in fedbm("list", tmp_path)[1]
 
 
 def test_a_narrow_terminal_keeps_what_an_id_does_not_contain(tmp_path: Path) -> None:

@@ -73,14 +73,14 @@ def test_class_names_that_differ_by_case_or_spaces() -> None:
 
 
 def test_words_for_a_missing_value() -> None:
-    """A column that neither groups nor partitions the images may have missing values."""
-    words = np.array(["NA", "nan", "3", "4"] * 10)
+    """Columns that neither group nor partition the images may have missing values, and "none" may be a name."""
+    words = np.array(["<NA>", "nan", "none", "4"] * 10)
     columns = {"Patient ID": words, "site": words, "age": words}
     data = make_dataset(pixels(), [0] * 20 + [1] * 20, [0, 0, 0, 1, 2] * 8, ("None", "mucus"), columns=columns)
     remedy = "if this means that it is missing, fill it in, or remove the images"
     assert find_problems(data, columns=("site", "")) == [
         f'the label of 20 images is "None": {remedy}',
-        *(f'the {key} of 10 images is "{word}": {remedy}' for key in ("Patient ID", "site") for word in ("NA", "nan")),
+        *(f'the {key} of 10 images is "{word}": {remedy}' for key in list(columns)[:2] for word in ("<NA>", "nan")),
     ]
 
 

@@ -124,7 +124,7 @@ def read_file(file: str) -> dict[str, dict[str, Any]]:
 
 
 def check_ending(option: str, file: str | None, ending: str) -> None:
-    """Raise FedBMError if the name of a file to write has another ending: a mixed-up option would replace data."""
+    """Raise FedBMError if a file to write has another ending. Otherwise a confused option could replace data."""
     if file and Path(file).suffix.lower() != ending:
         raise FedBMError(f"{option} needs a name that ends in {ending}, not {file}")
 

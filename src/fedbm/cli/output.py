@@ -16,9 +16,10 @@ from fedbm.errors import FedBMError
 def print_json(value: Any) -> None:
     """Print a JSON document in ASCII, so that every terminal can show it; raise FedBMError for NaN or infinity."""
     try:
-        print(json.dumps(value, indent=1, allow_nan=False, default=dict))  # dict: records are mappings
+        text = json.dumps(value, indent=1, allow_nan=False, default=dict)  # dict: records are mappings
     except ValueError as error:
-        raise FedBMError("a value is not a finite number, such as nan, and JSON has none. Leave out --json.") from error
+        raise FedBMError("a value is NaN or infinite, which JSON cannot contain. Leave out --json.") from error
+    print(text)
 
 
 class Output(Console):

@@ -73,7 +73,7 @@ def decode_image(source: Encoded | Frame, size: int, channels: int, value_range:
 
 @contextmanager
 def _ignore_warnings() -> Iterator[None]:
-    """Ignore warnings of Pillow about images that it reads. Filters apply to all threads, so only one may set them."""
+    """Ignore Pillow's warnings about images that it can read. This affects all threads: enter it only in one."""
     with warnings.catch_warnings():
         for category in (UserWarning, RuntimeWarning):
             warnings.filterwarnings("ignore", category=category, module=r"PIL\.")

@@ -61,11 +61,11 @@ def lock_file(descriptor: int, wait: bool = False, shared: bool = False) -> None
 
 
 def check_replaceable(path: Path, begin: str) -> None:
-    """Raise FedBMError if *path* is a file that does not begin with *begin*, so that it is not an earlier output."""
-    if path.is_file():
+    """Raise FedBMError if *path* is a file that does not begin with *begin*: the command did not write it."""
+    if os.path.isfile(path):  # Path.is_file() raises OSError if the name is too long
         with path.open("rb") as stream:
-            found = stream.read(len(begin)).strip()
-        if found not in (b"", begin.encode()):
+            found = stream.read(len(begin))
+        if found.strip() and found != begin.encode():
             raise FedBMError(f"{path} exists and was not written by this command: choose another name, or remove it")
 
 

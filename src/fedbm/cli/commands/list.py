@@ -38,17 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the table, then why runs failed, are edited or cannot be read."""
     from fedbm.cli.console_tables import describe_reasons, run_facts, table
+    from fedbm.runs.plan import find_runs
     from fedbm.runs.run_view import EDITED, read_run
 
     out = runs_folder(args)
-    if (out / "config.toml").exists():
+    folders = find_runs(out, [])
+    if not folders and (out / "config.toml").exists():
         raise FedBMError(f"{out} is a run: 'fedbm show {out}' shows it")
     if not out.is_dir() and str(out) != EngineOptions.out:  # the default is made by the first run
         raise FedBMError(f"there is no folder {out}")
     rows: list[Mapping[str, str]] = []
     reasons: list[tuple[str, str, str]] = []
     facts: list[Mapping[str, Any]] = []
-    for path in sorted(p.parent for p in out.glob("*/config.toml")):
+    for path in folders:
         try:
             run = read_run(path)
         except FedBMError as error:

@@ -189,8 +189,7 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
     if len(contradictory):
         labels = [[f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
         yield _count_items([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
-    divided = [column for column, values in found.shared.items() if not values]  # perhaps by a grouped split
-    yield from find_problems(data, concepts=data.concepts, columns=divided)
+    yield from find_problems(data, concepts=data.concepts)
 
 
 def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:

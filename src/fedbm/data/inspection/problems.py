@@ -24,7 +24,8 @@ MIN_SHARE_GAP = 0.5  # warn if the shares of grey images of two classes differ b
 MIN_LEVELS = 64  # of 256: 12-bit values in 16-bit files become 16 levels, 14-bit values 64
 MAX_SIZE_FOR_3X3 = 32  # pixels: the 7x7 stem and the stages after it divide the size by 32
 MAX_NAMED = 3  # classes in a sentence
-MISSING = ("na", "n/a", "#n/a", "nan", "none", "null")  # as R, pandas and spreadsheets write a missing value
+# as programs write a missing value; a person may call a class "none", and "Na" is sodium
+MISSING = ("#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null")
 
 
 def find_problems(
@@ -92,7 +93,7 @@ def _check_missing(dataset: Dataset, columns: Iterable[str]) -> Iterator[str]:
     values |= {key: dataset.columns[key] for key in names if key in dataset.columns}
     for key, some in values.items():
         for value, count in zip(*np.unique(some, return_counts=True), strict=True):
-            if value.strip().casefold() in MISSING:
+            if value in MISSING:
                 yield (
                     f'the {key} of {format_count(count, "image")} is "{value}": if this means that it is missing, fill '
                     "it in, or remove the images"

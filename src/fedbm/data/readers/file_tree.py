@@ -110,7 +110,10 @@ def find_image_root(tree: FileTree) -> str:
 
 
 def list_files(tree: FileTree, folder: str = "", outer: frozenset[str] = frozenset()) -> dict[str, Stamp]:
-    """Return all files under a folder that may be images. Links are followed, except to a folder on the way to them."""
+    """Return all files under a folder that may be images.
+
+    Links are followed, unless they lead to one of the folders that contain them (*outer*).
+    """
     place = os.path.realpath(os.path.join(tree.where, folder))
     files: dict[str, Stamp] = {}
     for path, stamp in tree.entries(folder).items() if place not in outer else ():
