@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -497,17 +497,24 @@ method = "fedbm"
 """
 
 
+def climb(root: Path, scores: Mapping[str, Mapping[int, float]]) -> Outcome:
+    """The ladder with these scores at its endpoint: row → seed → macro-F1. Other seeds were not run."""
+    gone = {(row, seed): ("not run", "") for row, found in scores.items() for seed in SEEDS if seed not in found}
+    made = fake_outcome(root, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3, missing=gone)
+    results = []
+    for result in made.results:
+        run = result.run
+        if run is not None and run.summary is not None:
+            averaged = {**run.summary["last"], "f1": scores[result.row][result.seed]}
+            run = with_summary(run, averaged=averaged)
+        results.append(replace(result, run=run))
+    return replace(made, results=tuple(results))
+
+
 def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path: Path) -> None:
-    made = fake_outcome(tmp_path, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3)
     level = {"FedAvg": 0.3, "half": 0.4, "FedBM": 0.5}
-
-    def scored(result: Trial) -> Trial:
-        assert result.run is not None
-        assert result.run.summary is not None
-        averaged = {**result.run.summary["last"], "f1": level[result.row] + 0.01 * (result.seed % 2)}
-        return replace(result, run=with_summary(result.run, averaged=averaged))
-
-    outcome = replace(made, results=tuple(map(scored, made.results)))
+    scores = {row: {seed: f1 + 0.01 * (seed % 2) for seed in SEEDS} for row, f1 in level.items()}
+    outcome = climb(tmp_path, scores)
     (cell,) = compare_outcome(outcome)
     table = ladder_table(cell, "ladder", dict.fromkeys(level, 0))
     assert [row.name for row in table.rows] == list(level)
@@ -529,6 +536,49 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     tested = sentences(replace(outcome, analysis=confirmed.analysis))
     assert len(tested) == 3
     assert not any("Step by step" in sentence for sentence in tested), "intervals do not speak beside corrected tests"
+
+
+@pytest.mark.parametrize(
+    ("fedavg", "fedbm", "share", "title"),
+    [
+        ({3: 0.3, 4: 0.1, 5: 0.2}, {3: 0.5}, 0.8, "% of the lead’s, n = 1"),
+        ({4: 0.1, 5: 0.2}, {3: 0.5, 6: 0.5}, None, "% of the lead’s"),
+        ({3: 0.3, 4: 0.1}, {3: 0.2, 4: 0.2}, None, "% of the lead’s"),
+    ],
+    ids=["one shared seed", "no shared seed", "no gain"],
+)
+def test_a_share_of_the_gain_is_over_the_seeds_of_all_three_rows(
+    tmp_path: Path, fedavg: dict[int, float], fedbm: dict[int, float], share: float | None, title: str
+) -> None:
+    """At seed 3, the row has 0.46 − 0.30 = 0.16 of 0.20. At its other seeds it gains more, where FedBM has no run."""
+    half = {3: 0.46, 4: 0.6, 5: 0.6}
+    (cell,) = compare_outcome(climb(tmp_path, {"FedAvg": fedavg, "half": half, "FedBM": fedbm}))
+    table = ladder_table(cell, "ladder", dict.fromkeys(("FedAvg", "half", "FedBM"), 0))
+    found = next(row.cells["share"].value for row in table.rows if row.name == "half")
+    assert found == (None if share is None else pytest.approx(share))
+    assert [column.title for column in table.columns if column.key == "share"] == [title]
+
+
+DIFFERENT = "The steps have different seeds, so they do not add up to the whole difference."
+
+
+@pytest.mark.parametrize(
+    ("half", "fedbm", "said"),
+    [
+        ({3: 0.4}, {3: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
+        ({3: 0.4}, {3: 0.5, 4: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
+        (
+            {3: 0.4, 4: 0.5},
+            {3: 0.5},
+            f"No step has a 95 % interval without zero. FedBM has one repetition and so no interval. {DIFFERENT}",
+        ),
+    ],
+)
+def test_a_step_with_one_repetition_has_no_interval(
+    tmp_path: Path, half: dict[int, float], fedbm: dict[int, float], said: str
+) -> None:
+    (verdict,) = sentences(climb(tmp_path, {"FedAvg": {3: 0.3, 4: 0.3}, "half": half, "FedBM": fedbm}))
+    assert verdict.endswith(f" points. {said}")
 
 
 def test_without_steps_between_there_is_no_ladder(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from fedbm.report.tables import (
 from fedbm.report.verdicts import LEVEL, count_seeds_needed
 from fedbm.utils.metrics import f1_error
 from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
+from fedbm.utils.text import format_range
 
 LEAD = "Lead − row, macro-F1"
 OTHER_SCORES = {  # (moment, metric) → title
@@ -273,33 +274,40 @@ def _interval_columns(key: str, title: str) -> tuple[Column, Column]:
 
 def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
     """Return what each row of a ladder has at the stated endpoint, its share of the lead's gain, and its time."""
-    base, lead = comparison.baseline, comparison.leading
+    base, lead = comparison.baseline, comparison.lead
     scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}
-    apart = {row: paired(found, scores[base.name]) for row, found in scores.items() if row != base.name}
-    whole = apart.get(lead.name) if lead else None
-    lines = []
+    lines, seeds = [], []
     for row in comparison.rows:
-        found, difference = mean_with_interval(scores[row.name]), apart.get(row.name)
+        own = scores[row.name]
+        found = mean_with_interval(own)
         if found is None:
             continue
-        if difference is not None and difference.n < 2:  # one seed shows nothing
-            difference = None
+        difference, share = None, None
+        if row is not base:
+            difference = paired(own, scores[base.name])
+            shared = sorted(own.keys() & scores[base.name].keys() & scores[lead].keys())
+            gain, whole = (sum(some[seed] - scores[base.name][seed] for seed in shared) for some in (own, scores[lead]))
+            if round(whole, 9) > 0:
+                share = gain / whole
+                seeds.append(len(shared))
         cells = {
             "n": Cell(found.n, "count"),
-            "f1": score_cell(spread(list(scores[row.name].values()))),
+            "f1": score_cell(spread(list(own.values()))),
             "interval": Cell(format_interval(found, percent)),
             "minus": Cell(difference.mean if difference else None, "points"),
             "minus_interval": Cell(format_interval(difference, points) if difference else NO_VALUE),
-            "share": Cell(difference.mean / whole.mean if difference and whole and whole.mean > 0 else None, "percent"),
+            "share": Cell(share, "percent"),
             "seconds": mean_cell([run.summary.seconds for run in row.runs if run.summary], "seconds"),
         }
-        lines.append(Row(row.name, cells, colour=colours[row.name], lead=row is lead))
+        lines.append(Row(row.name, cells, colour=colours[row.name], lead=row.name == lead))
+    shared_by = f", n = {format_range(min(seeds), max(seeds))}" if seeds else ""
     columns = (
         *make_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
         *_interval_columns("minus", f"Minus {base.name}"),
-        *make_columns({"share": "% of the lead’s", "seconds": "Wall time of a run"}),
+        *make_columns({"share": f"% of the lead’s{shared_by}", "seconds": "Wall time of a run"}),
     )
     caption = "Macro-F1 in percent at the endpoint of the plan, mean ± std over n seeds, in the order of the plan."
+    caption += f" % of the lead’s: gain over {base.name} as a share of {lead}’s, over the seeds that all three have."
     return Table(name, columns, tuple(lines), caption, head="Row", small=True)
 
 

@@ -234,11 +234,24 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
     if len(steps) < max(2, len(comparison.ladder)):
         return []
     words = join_words([f"{name} {_points(found)}" for name, found in steps], "and")
+    sentences = [f"Step by step from {comparison.baseline.name} to {comparison.lead}, in macro-F1: {words}."]
+    interval = f"95{NO_BREAK}% interval"
     clear = [name for name, found in steps if found.n > 1 and not found.low <= 0 <= found.high]
-    interval = f"95{NO_BREAK}% interval without zero"
-    which = f"Steps with a {interval}: {join_words(clear, 'and')}." if clear else f"No step has a {interval}."
-    baseline = comparison.baseline.name
-    sentence = f"Step by step from {baseline} to {comparison.lead}, in macro-F1: {words}. {which}"
+    single = [name for name, found in steps if found.n == 1]
+    if len(single) == len(steps):
+        sentences.append(f"Each step has one repetition, so there is no {interval}.")
+    else:
+        sentences.append(
+            f"Steps with a {interval} without zero: {join_words(clear, 'and')}."
+            if clear
+            else f"No step has a {interval} without zero."
+        )
+        if single:
+            have = "has" if len(single) == 1 else "have"
+            sentences.append(f"{join_words(single, 'and')} {have} one repetition and so no interval.")
+    if len({tuple(one.by_seed) for one in comparison.ladder}) > 1:
+        sentences.append("The steps have different seeds, so they do not add up to the whole difference.")
+    sentence = " ".join(sentences)
     return [Verdict(False, sentence, sentence)]
 
 
