@@ -20,6 +20,7 @@ from fedbm.report.tables import (
     Colours,
     best_rows,
     class_scores,
+    explain_bold,
     has_averaged_model,
     make_columns,
     mean_cell,
@@ -49,8 +50,8 @@ def results_table(
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
-        tinted = "; tinted: the leading row" if any(row.rival for row in comparison.rows) else ""
-        caption += f" Bold: highest mean among rows with the most seeds{tinted}."
+        caption += f" {explain_bold(comparison.rows)}"
+        caption += " Tinted: the leading row." if any(row.rival for row in comparison.rows) else ""
     rows = tuple(_result_rows(comparison, colours, notes))
     return Table(name, _result_columns(comparison), rows, caption, small=True)
 

@@ -53,7 +53,8 @@ POOLED = (
 )
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
-    "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
+    "mean, if all rows have the same seeds; tinted: the method under study. Macro-F1 counts rare classes as much as "
+    "common ones."
 )
 
 DECIDED = "The planned comparison above decides this with {seeds} other seeds."

@@ -74,11 +74,9 @@ def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: boo
 
 def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> Section:
     central = any(row.central for row in group.rows)
-    note = (
-        "On the test images, in percent; mean ± standard deviation over n seeds. Bold: the highest mean of the column, "
-        "among rows with the most seeds"
-    )
-    note += "; Central, with all data in one place, is an upper bound and not compared." if central else "."
+    note = "On the test images, in percent; mean ± standard deviation over n seeds. "
+    note += tables.explain_bold(group.rows)
+    note += " Central, with all data in one place, is an upper bound and not compared." if central else ""
     blocks: list[Block] = [
         tables.metrics_table(group, f"{name}, test scores in %", colours)
         if group.rows
