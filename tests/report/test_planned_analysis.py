@@ -581,6 +581,17 @@ def test_a_step_with_one_repetition_has_no_interval(
     assert verdict.endswith(f" points. {said}")
 
 
+@pytest.mark.parametrize("experiment", [CONFIRM, ESTIMATE])
+def test_the_first_heading_of_a_page_on_one_experiment_is_not_its_title(tmp_path: Path, experiment: Experiment) -> None:
+    outcome = planned(tmp_path / "runs", experiment)
+    text = render_markdown(experiments_report([outcome]))
+    first, second, *_ = re.findall("^#+ (.*)$", text, re.MULTILINE)
+    assert (first, second) == ("A planned comparison", "Differences as planned")
+    headings = re.findall(r"<h\d[^>]*>(.*?)</h\d>", _page(outcome, tmp_path))
+    assert headings[:2] == [first, second]
+    assert "\n## A planned comparison\n" in render_markdown(experiments_report([outcome], "A title"))
+
+
 def test_without_steps_between_there_is_no_ladder(tmp_path: Path) -> None:
     (cell, _) = compare_outcome(planned(tmp_path))
     assert cell.ladder == []

@@ -35,6 +35,7 @@ from fedbm.utils.text import format_count
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
+AS_PLANNED = "Differences as planned"
 CONTRASTS = (
     "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is "
     "the mean with its 95 % interval, not corrected for the number of differences."
@@ -131,7 +132,8 @@ def _confirmatory(found: Found) -> list[Section]:
         if outcome.confirmatory:
             sentences = (f"{outcome.withheld}.",) if outcome.withheld else planned_verdict(some)
             blocks = (Text(sentences, "verdict"), *_drawn_contrasts(some))
-            sections.append(Section(outcome.title, f"Planned before its runs. {CONTRASTS}", blocks))
+            heading = outcome.title if len(found) > 1 else AS_PLANNED
+            sections.append(Section(heading, f"Planned before its runs. {CONTRASTS}", blocks))
     return sections
 
 
@@ -212,7 +214,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     if not outcome.confirmatory and (drawn := _drawn_contrasts(found)):
         sentences = planned_verdict(found)
         more = [Text(sentences, "verdict")] if sentences else []
-        blocks.append(Section("Differences as planned", CONTRASTS, (*more, *drawn), whole=True))
+        blocks.append(Section(AS_PLANNED, CONTRASTS, (*more, *drawn), whole=True))
     if outcome.figure and (figures := experiment_figures.axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
