@@ -298,6 +298,9 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         assert f"On HAM10000 with beta 0.1, FedAvg diverged at seed 3 and counts there {score}." in planned_verdict(
             compare_outcome(again)
         )
+        assert "except at the planned endpoint, where diverged runs count as stated above" in _page(again, tmp_path)
+        (words,) = compare_outcome(again)[0].group.missing
+        assert words.startswith("failed, but counted at the planned endpoint: ")
 
 
 def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
@@ -340,9 +343,11 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     first = "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher"
     verdict = planned_verdict(compare_outcome(planned(tmp_path / "a")))
     assert verdict == (
-        f"{first} than FedETF’s; without averaging, at the round chosen on validation: 5.5 and 0.6 points.",
+        f"{first} than FedETF’s. Without averaging, at the round chosen on validation, it was 5.5 points higher than "
+        "FedAvg’s and 0.6 points higher than FedETF’s.",
         "On HAM10000 with beta 0.05, FedBM’s macro-F1 was 7.0 points higher than FedAvg’s and 4.3 points higher than "
-        "FedETF’s; without averaging, at the round chosen on validation: 3.5 and 2.1 points.",
+        "FedETF’s. Without averaging, at the round chosen on validation, it was 3.5 points higher than FedAvg’s and "
+        "2.1 points higher than FedETF’s.",
         "Chance alone may explain the difference to FedETF on HAM10000 with beta 0.1; for the others this is unlikely.",
         planned_before,
     )
@@ -469,6 +474,36 @@ def test_rounds_are_distinct_and_a_row_with_an_incomplete_run_has_no_scores_by_c
         assert line.cells["n"].value
         assert line.cells["FedBM recall"].value is None
         assert line.cells["FedAvg recall"].value is not None
+
+
+def test_two_seeds_do_not_show_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:
+    gone = [(row, seed) for row in ("FedBM", "FedAvg", "FedETF") for seed in (5, 6)]
+    table = contrast_table(compare_outcome(planned(tmp_path, ESTIMATE, gone))[0], "plan")
+    assert [row.cells["n"].value for row in table.rows] == [2, 2]
+    assert [row.cells["seeds"].value for row in table.rows] == [None, None]
+
+
+def test_an_estimate_names_its_smallest_and_largest_number_of_repetitions(tmp_path: Path) -> None:
+    *_, last = planned_verdict(compare_outcome(planned(tmp_path, ESTIMATE, [("FedETF", 6)])))
+    assert "This is an estimate from 3 to 4 repetitions, not a test" in last
+
+
+def test_a_difference_of_the_other_sign_without_averaging_is_called_lower(tmp_path: Path) -> None:
+    """Averaged, FedBM is 11.0 points ahead of FedAvg; at the chosen round, it is 2.0 points behind."""
+    outcome = planned(tmp_path)
+    results = []
+    for result in outcome.results:
+        run = result.run
+        assert run is not None
+        assert run.summary is not None
+        best = {**run.summary["best"], "f1": 0.5 + 0.02 * (result.row == "FedAvg")}
+        results.append(replace(result, run=with_summary(run, best=best)))
+    first, *_ = planned_verdict(compare_outcome(replace(outcome, results=tuple(results))))
+    assert first == (
+        "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher than "
+        "FedETF’s. Without averaging, at the round chosen on validation, it was 2.0 points lower than FedAvg’s and "
+        "equal to FedETF’s."
+    )
 
 
 def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:

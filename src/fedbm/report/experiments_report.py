@@ -227,7 +227,9 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         blocks.append(Section("Chosen on validation", note, (table,)))
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     if missing := _missing(found, runs):
-        note = "These runs are not part of any number above. A row without seeds has no finished run."
+        diverged = any(one.last is not None for comparison in found for row in comparison.rows for one in row.missing)
+        but = ", except at the planned endpoint, where diverged runs count as stated above" if diverged else ""
+        note = f"These runs are not part of any number above{but}. A row without seeds has no finished run."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
     briefs = () if outcome.figure or outcome.search or outcome.confirmatory else _briefs(found)
