@@ -460,6 +460,40 @@ def test_a_plan_on_test_images_of_one_class_has_a_report_without_auc(tmp_path: P
     assert other_scores_table(comparison, "scores").rows[0].cells["averaged auc"].value is None
 
 
+def test_other_scores_are_not_compared_without_the_seed_of_a_run_that_diverged() -> None:
+    """They would only have the seeds at which FedAvg did not diverge."""
+    whole = read_outcome(ROOT / "results" / "confirmation.json")
+    first = next(one for one in whole.results if one.row == "FedAvg")
+    results = [replace(r, run=None, last={"accuracy": 0.1, "f1": 0.1}) if r is first else r for r in whole.results]
+    comparison = compare_outcome(replace(whole, results=tuple(results)))[0]
+    assert [one.found.n for one in comparison.contrasts if one.found] == [10, 10]
+    others, by_round = other_scores_table(comparison, "scores").rows, rounds_table(comparison, "rounds").rows
+    for with_gap, complete in (others, by_round):
+        assert {cell.value for key, cell in with_gap.cells.items() if key != "images"} == {None}
+        assert None not in {cell.value for cell in complete.cells.values()}
+    for line in endpoint_class_table(comparison, "classes").rows:
+        assert line.cells["FedAvg recall"].value is None
+        assert line.cells["FedETF recall"].value is not None
+
+
+def test_a_planned_difference_without_a_score_counts_as_a_test(tmp_path: Path) -> None:
+    """FedETF has no score of an averaged model, so two of the four planned differences do not exist."""
+    outcome = planned(tmp_path)
+    results = []
+    for result in outcome.results:
+        run = result.run
+        assert run is not None
+        run = with_summary(run, averaged={"f1": None}) if result.row == "FedETF" else run
+        results.append(replace(result, run=run))
+    found = [one for cell in compare_outcome(replace(outcome, results=tuple(results))) for one in cell.contrasts]
+    raw = [one.found.p if one.found else None for one in found]
+    assert raw[1] is raw[3] is None
+    assert [one.corrected for one in found] == [
+        None if p is None else pytest.approx(q) for p, q in zip(raw, holm([p or 1.0 for p in raw]), strict=True)
+    ]
+    assert {one.tests for one in found} == {4}
+
+
 def test_rounds_are_distinct_and_a_row_with_an_incomplete_run_has_no_scores_by_class() -> None:
     """A mean over the other seeds would not be comparable."""
     whole = read_outcome(ROOT / "results" / "confirmation.json")

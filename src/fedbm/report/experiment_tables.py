@@ -190,12 +190,18 @@ def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
         rows = (by_name[one.first], by_name[one.second])
         cells = {"images": Cell(_difference_words(_over_images(one.found, rows, comparison.moment)))}
         for moment, metric in OTHER_SCORES:
-            found = paired(*(row.by_seed(moment, metric) for row in rows))
+            found = _at_all_seeds(one, *(row.by_seed(moment, metric) for row in rows))
             cells[f"{moment} {metric}"] = Cell(_difference_words(found))
         lines.append(Row(one.name, cells))
     titles = {f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()}
     columns = make_columns({"images": "Planned score, over seeds and images", **titles})
     return Table(name, columns, tuple(lines), head="Difference", small=True)
+
+
+def _at_all_seeds(contrast: Contrast, x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
+    """Return x − y; None unless every seed of the stated difference has both, because runs that diverged have none."""
+    seeds = contrast.by_seed.keys()
+    return paired({seed: x[seed] for seed in seeds}, y) if seeds <= x.keys() & y.keys() else None
 
 
 def _over_images(found: Paired | None, rows: Sequence[ComparedRow], moment: str) -> Paired | None:
@@ -222,7 +228,7 @@ def rounds_table(comparison: ComparedGroup, name: str) -> Table:
     for one in comparison.contrasts:
         cells = {}
         for number in rounds:
-            found = paired(*(_averaged_at(by_name[row], number) for row in (one.first, one.second)))
+            found = _at_all_seeds(one, *(_averaged_at(by_name[row], number) for row in (one.first, one.second)))
             cells[str(number)] = Cell(_difference_words(found))
         lines.append(Row(one.name, cells))
     columns = tuple(Column(str(number), f"Round {number}") for number in rounds)
@@ -242,7 +248,10 @@ def _averaged_at(row: ComparedRow, number: int) -> dict[int, float]:
 
 def endpoint_class_table(comparison: ComparedGroup, name: str) -> Table:
     """Return recall and F1 of every class at the stated endpoint, a column per row of the comparison."""
-    scores = {row.name: [class_scores(run, comparison.moment) for run in row.runs] for row in comparison.rows}
+    scores = {
+        row.name: [] if row.missing else [class_scores(run, comparison.moment) for run in row.runs]
+        for row in comparison.rows
+    }
     metrics = {key: CLASS_METRICS[key] for key in ("recall", "f1")}
     totals = {one: found[one]["n"] for runs in scores.values() for found in runs for one in found}
     lines = []

@@ -44,8 +44,9 @@ EXPLORATORY = (
     "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds. The first interval "
     "also covers the choice of test images, by a bootstrap of the confusion matrices. Intervals are not corrected for "
     "the number of scores. Last round and last quarter: of the model itself; averaged: of the averaged model after the "
-    "last round. Then come differences in the averaged model’s macro-F1 after each quarter of the "
-    "rounds, and recall and F1 of each class at the planned endpoint."
+    "last round. A dash: a seed has no such score, for instance because a run diverged. Then come differences in the "
+    "averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of each class at the planned "
+    "endpoint."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
