@@ -62,13 +62,13 @@ def score_cell(score: Spread | None, best: bool = False) -> Cell:
     return Cell(score.mean, "percent", score.std, best=best) if score else Cell(None, "percent")
 
 
-def metrics_table(group: Group, name: str, colours: Colours) -> Table:
+def metrics_table(group: Group, name: str, colours: Colours, with_bold: bool = True) -> Table:
     """Return every metric at the chosen and the last round, and of the averaged model if there is one."""
-    rows = []
+    rows, none = [], [False] * len(group.rows)
     for moment, block in BLOCKS.items():
         if moment == "averaged" and not has_averaged_model(group):
             continue
-        best = {metric: best_rows(group.rows, moment, metric) for metric in METRICS}
+        best = {metric: best_rows(group.rows, moment, metric) if with_bold else none for metric in METRICS}
         for place, row in enumerate(group.rows):
             cells = {"n": Cell(len(row.runs), "count"), "round": _range(row.by_seed(moment, "round").values(), "")}
             cells |= {metric: score_cell(row.score(moment, metric), best[metric][place]) for metric in METRICS}
