@@ -308,7 +308,7 @@ def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, kept = tmp_path / "my x-figures" / "98.svg", tmp_path / "my x-figures" / "mine.svg"
+    old, kept = tmp_path / "my x-figures" / "98.svg", tmp_path / "my x-figures" / "2-mine.svg"
     old.parent.mkdir()
     old.touch()  # of an earlier, longer report
     kept.touch()

@@ -41,6 +41,13 @@ def test_every_experiment_of_the_paper_without_a_record_is_listed(one_run: Outco
     assert "Not run: 54 runs." in found["search-ham10000"].sentence
 
 
+def test_an_experiment_on_digits_may_need_weights(one_run: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = parse('[all]\ndata = "digits"\nencoder = "bert"\n', "plan", "plan.toml")
+    monkeypatch.setattr("fedbm.experiments.outcomes.find_experiment", lambda name: plan)
+    needs = {one.needs for one in list_unrecorded([one_run])}
+    assert needs == {"It needs the weights of bert, which are not part of the package."}
+
+
 @pytest.mark.parametrize("suffix", ["html", "md", "tex", "csv"])
 def test_a_report_of_all_records_lists_experiments_without_a_record(
     one_run: Outcome, suffix: str, tmp_path: Path

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,6 +298,9 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         assert f"On HAM10000 with beta 0.1, FedAvg diverged at seed 3 and counts there {score}." in planned_verdict(
             compare_outcome(again)
         )
+        assert "except at the planned endpoint, where diverged runs count as stated above" in _page(again, tmp_path)
+        (words,) = compare_outcome(again)[0].group.missing
+        assert words.startswith("failed, but counted at the planned endpoint: ")
 
 
 def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
@@ -340,9 +343,11 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     first = "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher"
     verdict = planned_verdict(compare_outcome(planned(tmp_path / "a")))
     assert verdict == (
-        f"{first} than FedETF’s; without averaging, at the round chosen on validation: 5.5 and 0.6 points.",
+        f"{first} than FedETF’s. Without averaging, at the round chosen on validation, it was 5.5 points higher than "
+        "FedAvg’s and 0.6 points higher than FedETF’s.",
         "On HAM10000 with beta 0.05, FedBM’s macro-F1 was 7.0 points higher than FedAvg’s and 4.3 points higher than "
-        "FedETF’s; without averaging, at the round chosen on validation: 3.5 and 2.1 points.",
+        "FedETF’s. Without averaging, at the round chosen on validation, it was 3.5 points higher than FedAvg’s and "
+        "2.1 points higher than FedETF’s.",
         "Chance alone may explain the difference to FedETF on HAM10000 with beta 0.1; for the others this is unlikely.",
         planned_before,
     )
@@ -455,6 +460,40 @@ def test_a_plan_on_test_images_of_one_class_has_a_report_without_auc(tmp_path: P
     assert other_scores_table(comparison, "scores").rows[0].cells["averaged auc"].value is None
 
 
+def test_other_scores_are_not_compared_without_the_seed_of_a_run_that_diverged() -> None:
+    """They would only have the seeds at which FedAvg did not diverge."""
+    whole = read_outcome(ROOT / "results" / "confirmation.json")
+    first = next(one for one in whole.results if one.row == "FedAvg")
+    results = [replace(r, run=None, last={"accuracy": 0.1, "f1": 0.1}) if r is first else r for r in whole.results]
+    comparison = compare_outcome(replace(whole, results=tuple(results)))[0]
+    assert [one.found.n for one in comparison.contrasts if one.found] == [10, 10]
+    others, by_round = other_scores_table(comparison, "scores").rows, rounds_table(comparison, "rounds").rows
+    for with_gap, complete in (others, by_round):
+        assert {cell.value for key, cell in with_gap.cells.items() if key != "images"} == {None}
+        assert None not in {cell.value for cell in complete.cells.values()}
+    for line in endpoint_class_table(comparison, "classes").rows:
+        assert line.cells["FedAvg recall"].value is None
+        assert line.cells["FedETF recall"].value is not None
+
+
+def test_a_planned_difference_without_a_score_counts_as_a_test(tmp_path: Path) -> None:
+    """FedETF has no score of an averaged model, so two of the four planned differences do not exist."""
+    outcome = planned(tmp_path)
+    results = []
+    for result in outcome.results:
+        run = result.run
+        assert run is not None
+        run = with_summary(run, averaged={"f1": None}) if result.row == "FedETF" else run
+        results.append(replace(result, run=run))
+    found = [one for cell in compare_outcome(replace(outcome, results=tuple(results))) for one in cell.contrasts]
+    raw = [one.found.p if one.found else None for one in found]
+    assert raw[1] is raw[3] is None
+    assert [one.corrected for one in found] == [
+        None if p is None else pytest.approx(q) for p, q in zip(raw, holm([p or 1.0 for p in raw]), strict=True)
+    ]
+    assert {one.tests for one in found} == {4}
+
+
 def test_rounds_are_distinct_and_a_row_with_an_incomplete_run_has_no_scores_by_class() -> None:
     """A mean over the other seeds would not be comparable."""
     whole = read_outcome(ROOT / "results" / "confirmation.json")
@@ -469,6 +508,36 @@ def test_rounds_are_distinct_and_a_row_with_an_incomplete_run_has_no_scores_by_c
         assert line.cells["n"].value
         assert line.cells["FedBM recall"].value is None
         assert line.cells["FedAvg recall"].value is not None
+
+
+def test_two_seeds_do_not_show_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:
+    gone = [(row, seed) for row in ("FedBM", "FedAvg", "FedETF") for seed in (5, 6)]
+    table = contrast_table(compare_outcome(planned(tmp_path, ESTIMATE, gone))[0], "plan")
+    assert [row.cells["n"].value for row in table.rows] == [2, 2]
+    assert [row.cells["seeds"].value for row in table.rows] == [None, None]
+
+
+def test_an_estimate_names_its_smallest_and_largest_number_of_repetitions(tmp_path: Path) -> None:
+    *_, last = planned_verdict(compare_outcome(planned(tmp_path, ESTIMATE, [("FedETF", 6)])))
+    assert "This is an estimate from 3 to 4 repetitions, not a test" in last
+
+
+def test_a_difference_of_the_other_sign_without_averaging_is_called_lower(tmp_path: Path) -> None:
+    """Averaged, FedBM is 11.0 points ahead of FedAvg; at the chosen round, it is 2.0 points behind."""
+    outcome = planned(tmp_path)
+    results = []
+    for result in outcome.results:
+        run = result.run
+        assert run is not None
+        assert run.summary is not None
+        best = {**run.summary["best"], "f1": 0.5 + 0.02 * (result.row == "FedAvg")}
+        results.append(replace(result, run=with_summary(run, best=best)))
+    first, *_ = planned_verdict(compare_outcome(replace(outcome, results=tuple(results))))
+    assert first == (
+        "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher than "
+        "FedETF’s. Without averaging, at the round chosen on validation, it was 2.0 points lower than FedAvg’s and "
+        "equal to FedETF’s."
+    )
 
 
 def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:
@@ -497,17 +566,24 @@ method = "fedbm"
 """
 
 
+def climb(root: Path, scores: Mapping[str, Mapping[int, float]]) -> Outcome:
+    """The ladder with these scores at its endpoint: row → seed → macro-F1. Other seeds were not run."""
+    gone = {(row, seed): ("not run", "") for row, found in scores.items() for seed in SEEDS if seed not in found}
+    made = fake_outcome(root, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3, missing=gone)
+    results = []
+    for result in made.results:
+        run = result.run
+        if run is not None and run.summary is not None:
+            averaged = {**run.summary["last"], "f1": scores[result.row][result.seed]}
+            run = with_summary(run, averaged=averaged)
+        results.append(replace(result, run=run))
+    return replace(made, results=tuple(results))
+
+
 def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path: Path) -> None:
-    made = fake_outcome(tmp_path, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3)
     level = {"FedAvg": 0.3, "half": 0.4, "FedBM": 0.5}
-
-    def scored(result: Trial) -> Trial:
-        assert result.run is not None
-        assert result.run.summary is not None
-        averaged = {**result.run.summary["last"], "f1": level[result.row] + 0.01 * (result.seed % 2)}
-        return replace(result, run=with_summary(result.run, averaged=averaged))
-
-    outcome = replace(made, results=tuple(map(scored, made.results)))
+    scores = {row: {seed: f1 + 0.01 * (seed % 2) for seed in SEEDS} for row, f1 in level.items()}
+    outcome = climb(tmp_path, scores)
     (cell,) = compare_outcome(outcome)
     table = ladder_table(cell, "ladder", dict.fromkeys(level, 0))
     assert [row.name for row in table.rows] == list(level)
@@ -529,6 +605,60 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     tested = sentences(replace(outcome, analysis=confirmed.analysis))
     assert len(tested) == 3
     assert not any("Step by step" in sentence for sentence in tested), "intervals do not speak beside corrected tests"
+
+
+@pytest.mark.parametrize(
+    ("fedavg", "fedbm", "share", "title"),
+    [
+        ({3: 0.3, 4: 0.1, 5: 0.2}, {3: 0.5}, 0.8, "% of the lead’s, n = 1"),
+        ({4: 0.1, 5: 0.2}, {3: 0.5, 6: 0.5}, None, "% of the lead’s"),
+        ({3: 0.3, 4: 0.1}, {3: 0.2, 4: 0.2}, None, "% of the lead’s"),
+    ],
+    ids=["one shared seed", "no shared seed", "no gain"],
+)
+def test_a_share_of_the_gain_is_over_the_seeds_of_all_three_rows(
+    tmp_path: Path, fedavg: dict[int, float], fedbm: dict[int, float], share: float | None, title: str
+) -> None:
+    """At seed 3, the row has 0.46 − 0.30 = 0.16 of 0.20. At its other seeds it gains more, where FedBM has no run."""
+    half = {3: 0.46, 4: 0.6, 5: 0.6}
+    (cell,) = compare_outcome(climb(tmp_path, {"FedAvg": fedavg, "half": half, "FedBM": fedbm}))
+    table = ladder_table(cell, "ladder", dict.fromkeys(("FedAvg", "half", "FedBM"), 0))
+    found = next(row.cells["share"].value for row in table.rows if row.name == "half")
+    assert found == (None if share is None else pytest.approx(share))
+    assert [column.title for column in table.columns if column.key == "share"] == [title]
+
+
+DIFFERENT = "The steps have different seeds, so they do not add up to the whole difference."
+
+
+@pytest.mark.parametrize(
+    ("half", "fedbm", "said"),
+    [
+        ({3: 0.4}, {3: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
+        ({3: 0.4}, {3: 0.5, 4: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
+        (
+            {3: 0.4, 4: 0.5},
+            {3: 0.5},
+            f"No step has a 95 % interval without zero. FedBM has one repetition and so no interval. {DIFFERENT}",
+        ),
+    ],
+)
+def test_a_step_with_one_repetition_has_no_interval(
+    tmp_path: Path, half: dict[int, float], fedbm: dict[int, float], said: str
+) -> None:
+    (verdict,) = sentences(climb(tmp_path, {"FedAvg": {3: 0.3, 4: 0.3}, "half": half, "FedBM": fedbm}))
+    assert verdict.endswith(f" points. {said}")
+
+
+@pytest.mark.parametrize("experiment", [CONFIRM, ESTIMATE])
+def test_the_first_heading_of_a_page_on_one_experiment_is_not_its_title(tmp_path: Path, experiment: Experiment) -> None:
+    outcome = planned(tmp_path / "runs", experiment)
+    text = render_markdown(experiments_report([outcome]))
+    first, second, *_ = re.findall("^#+ (.*)$", text, re.MULTILINE)
+    assert (first, second) == ("A planned comparison", "Differences as planned")
+    headings = re.findall(r"<h\d[^>]*>(.*?)</h\d>", _page(outcome, tmp_path))
+    assert headings[:2] == [first, second]
+    assert "\n## A planned comparison\n" in render_markdown(experiments_report([outcome], "A title"))
 
 
 def test_without_steps_between_there_is_no_ladder(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_names_do_not_become_markup(tmp_path: Path) -> None:
     """
     outcome = fake_outcome(tmp_path, parse(rows, "own", "own.toml"), seeds=1, rounds=2)
     shown = render_markdown(experiments_report([outcome]))
-    assert shown.startswith("# a\\|b \\*c\\* &lt;b>d&lt;/b>\n\n## a\\|b \\*c\\* &lt;b>d&lt;/b>\n\n\\_s\\_. ")
+    assert shown.startswith("# a\\|b \\*c\\* &lt;b>d&lt;/b>\n\n\\_s\\_. ")
     assert "1. \\`n\\` &lt;i>\n" in shown
     assert "| x\\|y &lt;u> | 1 | " in shown
     assert " has " not in shown, "a search does not compare its rows on test images"

@@ -285,8 +285,10 @@ def test_rows_with_unequal_settings_get_no_headline(tmp_path: Path) -> None:
     assert first == "The runs differ in more than the method: train.rounds (4, 6)."
     assert more == "So this page does not say which row is ahead."
     assert "The difference is" not in (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "**" not in (tmp_path / "page.md").read_text(encoding="utf-8")
     equal = [fake_run(tmp_path / "b", method, rounds=4) for method in ("fedavg", "fedbm")]
     assert opening(equal, tmp_path)[0].startswith("With FedBM, ")
+    assert "**" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
 def test_other_seeds_are_stated_first_and_only_shared_seeds_are_compared(tmp_path: Path) -> None:

@@ -57,13 +57,17 @@ def compute_contrasts(outcome: Outcome, cells: Sequence[Mapping[str, Any]]) -> l
     """Return the contrasts of every cell, () for an experiment without contrasts."""
     if outcome.analysis is None:
         return [()] * len(cells)
-    found = [[_contrast(outcome, at, *pair) for pair in outcome.analysis.contrasts] for at in cells]
+    found = [tuple(_contrast(outcome, at, *pair) for pair in outcome.analysis.contrasts) for at in cells]
+    if not outcome.analysis.confirmatory:
+        return found
     every = [contrast for some in found for contrast in some]
-    # a test without a p value (no spread, or too few seeds) still counts as one of the planned tests
-    tested = [(1.0 if c.found.p is None else c.found.p) if c.tested and c.found else None for c in every]
-    planned = len(every) if outcome.analysis.confirmatory else 0
-    corrected = iter(holm(tested))
-    return [tuple(replace(c, corrected=next(corrected), tests=planned) for c in some) for some in found]
+    # a test without a p value (no spread, too few seeds, or no score) still counts as one of the planned tests
+    corrected = holm([1.0 if c.found is None or c.found.p is None else c.found.p for c in every])
+    tested = [
+        replace(c, corrected=p if c.found else None, tests=len(every)) for c, p in zip(every, corrected, strict=True)
+    ]
+    size = len(outcome.analysis.contrasts)
+    return [tuple(tested[start : start + size]) for start in range(0, len(tested), size)]
 
 
 def pool_clusters(differences: Iterable[tuple[str, int, float]]) -> Paired | None:

@@ -215,8 +215,9 @@ def _unrecorded(name: str) -> Unrecorded:
     configs = [trial.config for trial in trials(experiment, experiment.seeds, {})]
     data = [name for name in dict.fromkeys(config.data.name for config in configs) if name != "digits"]
     models = [name for name in dict.fromkeys(config.language.encoder for config in configs) if name != ENCODER]
-    weights = f", and the weights of {join_words(models, 'and')}, which are not part of the package" if models else ""
-    needs = f"It needs the images of {join_words(data, 'and')}{weights}." if data else "It needs no files."
+    files = [f"the images of {join_words(data, 'and')}"] if data else []
+    files += [f"the weights of {join_words(models, 'and')}, which are not part of the package"] if models else []
+    needs = f"It needs {', and '.join(files) or 'no files'}."
     runs = len(set(map(repr, configs)))  # equal settings are one run
     sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
     return Unrecorded(name, needs, sentence, command_of(name))

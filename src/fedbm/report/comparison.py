@@ -237,7 +237,8 @@ def missing_words(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
     reasons: dict[str, list[tuple[str, Trial]]] = {}
     for row in rows:
         for result in row.missing:
-            why = f"{result.state}: {result.why}" if result.why else result.state
+            state = result.state if result.last is None else f"{result.state}, but counted at the planned endpoint"
+            why = f"{state}: {result.why}" if result.why else state
             reasons.setdefault(why, []).append((row.name, result))
     return tuple(f"{why}: {seeds_in_words(missing, rows)}" for why, missing in reasons.items())
 

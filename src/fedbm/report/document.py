@@ -188,6 +188,10 @@ class Report:
     fields: tuple[str, ...] = ()  # the columns of *data*
     contents: bool = True  # whether the opening lists the parts, and each has a title
 
+    def needs_heading(self, part: Part) -> bool:
+        """Return whether a part has a heading, which must not repeat the page's title directly below it."""
+        return self.contents and (bool(self.opening) or part.title != self.title)
+
 
 Block = Text | Table | Findings | Figures | Gallery | Pairs | Section | Fold
 

@@ -20,6 +20,7 @@ from fedbm.report.tables import (
     Colours,
     best_rows,
     class_scores,
+    explain_bold,
     has_averaged_model,
     make_columns,
     mean_cell,
@@ -28,6 +29,7 @@ from fedbm.report.tables import (
 from fedbm.report.verdicts import LEVEL, count_seeds_needed
 from fedbm.utils.metrics import f1_error
 from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
+from fedbm.utils.text import format_range
 
 LEAD = "Lead − row, macro-F1"
 OTHER_SCORES = {  # (moment, metric) → title
@@ -48,8 +50,8 @@ def results_table(
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
-        tinted = "; tinted: the leading row" if any(row.rival for row in comparison.rows) else ""
-        caption += f" Bold: highest mean among rows with the most seeds{tinted}."
+        caption += f" {explain_bold(comparison.rows)}"
+        caption += " Tinted: the leading row." if any(row.rival for row in comparison.rows) else ""
     rows = tuple(_result_rows(comparison, colours, notes))
     return Table(name, _result_columns(comparison), rows, caption, small=True)
 
@@ -188,12 +190,18 @@ def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
         rows = (by_name[one.first], by_name[one.second])
         cells = {"images": Cell(_difference_words(_over_images(one.found, rows, comparison.moment)))}
         for moment, metric in OTHER_SCORES:
-            found = paired(*(row.by_seed(moment, metric) for row in rows))
+            found = _at_all_seeds(one, *(row.by_seed(moment, metric) for row in rows))
             cells[f"{moment} {metric}"] = Cell(_difference_words(found))
         lines.append(Row(one.name, cells))
     titles = {f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()}
     columns = make_columns({"images": "Planned score, over seeds and images", **titles})
     return Table(name, columns, tuple(lines), head="Difference", small=True)
+
+
+def _at_all_seeds(contrast: Contrast, x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
+    """Return x − y; None unless every seed of the stated difference has both, because runs that diverged have none."""
+    seeds = contrast.by_seed.keys()
+    return paired({seed: x[seed] for seed in seeds}, y) if seeds <= x.keys() & y.keys() else None
 
 
 def _over_images(found: Paired | None, rows: Sequence[ComparedRow], moment: str) -> Paired | None:
@@ -220,7 +228,7 @@ def rounds_table(comparison: ComparedGroup, name: str) -> Table:
     for one in comparison.contrasts:
         cells = {}
         for number in rounds:
-            found = paired(*(_averaged_at(by_name[row], number) for row in (one.first, one.second)))
+            found = _at_all_seeds(one, *(_averaged_at(by_name[row], number) for row in (one.first, one.second)))
             cells[str(number)] = Cell(_difference_words(found))
         lines.append(Row(one.name, cells))
     columns = tuple(Column(str(number), f"Round {number}") for number in rounds)
@@ -240,7 +248,10 @@ def _averaged_at(row: ComparedRow, number: int) -> dict[int, float]:
 
 def endpoint_class_table(comparison: ComparedGroup, name: str) -> Table:
     """Return recall and F1 of every class at the stated endpoint, a column per row of the comparison."""
-    scores = {row.name: [class_scores(run, comparison.moment) for run in row.runs] for row in comparison.rows}
+    scores = {
+        row.name: [] if row.missing else [class_scores(run, comparison.moment) for run in row.runs]
+        for row in comparison.rows
+    }
     metrics = {key: CLASS_METRICS[key] for key in ("recall", "f1")}
     totals = {one: found[one]["n"] for runs in scores.values() for found in runs for one in found}
     lines = []
@@ -273,33 +284,40 @@ def _interval_columns(key: str, title: str) -> tuple[Column, Column]:
 
 def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
     """Return what each row of a ladder has at the stated endpoint, its share of the lead's gain, and its time."""
-    base, lead = comparison.baseline, comparison.leading
+    base, lead = comparison.baseline, comparison.lead
     scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}
-    apart = {row: paired(found, scores[base.name]) for row, found in scores.items() if row != base.name}
-    whole = apart.get(lead.name) if lead else None
-    lines = []
+    lines, seeds = [], []
     for row in comparison.rows:
-        found, difference = mean_with_interval(scores[row.name]), apart.get(row.name)
+        own = scores[row.name]
+        found = mean_with_interval(own)
         if found is None:
             continue
-        if difference is not None and difference.n < 2:  # one seed shows nothing
-            difference = None
+        difference, share = None, None
+        if row is not base:
+            difference = paired(own, scores[base.name])
+            shared = sorted(own.keys() & scores[base.name].keys() & scores[lead].keys())
+            gain, whole = (sum(some[seed] - scores[base.name][seed] for seed in shared) for some in (own, scores[lead]))
+            if round(whole, 9) > 0:
+                share = gain / whole
+                seeds.append(len(shared))
         cells = {
             "n": Cell(found.n, "count"),
-            "f1": score_cell(spread(list(scores[row.name].values()))),
+            "f1": score_cell(spread(list(own.values()))),
             "interval": Cell(format_interval(found, percent)),
             "minus": Cell(difference.mean if difference else None, "points"),
             "minus_interval": Cell(format_interval(difference, points) if difference else NO_VALUE),
-            "share": Cell(difference.mean / whole.mean if difference and whole and whole.mean > 0 else None, "percent"),
+            "share": Cell(share, "percent"),
             "seconds": mean_cell([run.summary.seconds for run in row.runs if run.summary], "seconds"),
         }
-        lines.append(Row(row.name, cells, colour=colours[row.name], lead=row is lead))
+        lines.append(Row(row.name, cells, colour=colours[row.name], lead=row.name == lead))
+    shared_by = f", n = {format_range(min(seeds), max(seeds))}" if seeds else ""
     columns = (
         *make_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
         *_interval_columns("minus", f"Minus {base.name}"),
-        *make_columns({"share": "% of the lead’s", "seconds": "Wall time of a run"}),
+        *make_columns({"share": f"% of the lead’s{shared_by}", "seconds": "Wall time of a run"}),
     )
     caption = "Macro-F1 in percent at the endpoint of the plan, mean ± std over n seeds, in the order of the plan."
+    caption += f" % of the lead’s: gain over {base.name} as a share of {lead}’s, over the seeds that all three have."
     return Table(name, columns, tuple(lines), caption, head="Row", small=True)
 
 

@@ -35,6 +35,7 @@ from fedbm.utils.text import format_count
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
+AS_PLANNED = "Differences as planned"
 CONTRASTS = (
     "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is "
     "the mean with its 95 % interval, not corrected for the number of differences."
@@ -43,8 +44,9 @@ EXPLORATORY = (
     "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds. The first interval "
     "also covers the choice of test images, by a bootstrap of the confusion matrices. Intervals are not corrected for "
     "the number of scores. Last round and last quarter: of the model itself; averaged: of the averaged model after the "
-    "last round. Then come differences in the averaged model’s macro-F1 after each quarter of the "
-    "rounds, and recall and F1 of each class at the planned endpoint."
+    "last round. A dash: a seed has no such score, for instance because a run diverged. Then come differences in the "
+    "averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of each class at the planned "
+    "endpoint."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
@@ -53,7 +55,8 @@ POOLED = (
 )
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
-    "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
+    "mean, if all rows have the same seeds; tinted: the method under study. Macro-F1 counts rare classes as much as "
+    "common ones."
 )
 
 DECIDED = "The planned comparison above decides this with {seeds} other seeds."
@@ -130,7 +133,8 @@ def _confirmatory(found: Found) -> list[Section]:
         if outcome.confirmatory:
             sentences = (f"{outcome.withheld}.",) if outcome.withheld else planned_verdict(some)
             blocks = (Text(sentences, "verdict"), *_drawn_contrasts(some))
-            sections.append(Section(outcome.title, f"Planned before its runs. {CONTRASTS}", blocks))
+            heading = outcome.title if len(found) > 1 else AS_PLANNED
+            sections.append(Section(heading, f"Planned before its runs. {CONTRASTS}", blocks))
     return sections
 
 
@@ -211,7 +215,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     if not outcome.confirmatory and (drawn := _drawn_contrasts(found)):
         sentences = planned_verdict(found)
         more = [Text(sentences, "verdict")] if sentences else []
-        blocks.append(Section("Differences as planned", CONTRASTS, (*more, *drawn), whole=True))
+        blocks.append(Section(AS_PLANNED, CONTRASTS, (*more, *drawn), whole=True))
     if outcome.figure and (figures := experiment_figures.axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
@@ -224,7 +228,9 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         blocks.append(Section("Chosen on validation", note, (table,)))
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     if missing := _missing(found, runs):
-        note = "These runs are not part of any number above. A row without seeds has no finished run."
+        diverged = any(one.last is not None for comparison in found for row in comparison.rows for one in row.missing)
+        but = ", except at the planned endpoint, where diverged runs count as stated above" if diverged else ""
+        note = f"These runs are not part of any number above{but}. A row without seeds has no finished run."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
     briefs = () if outcome.figure or outcome.search or outcome.confirmatory else _briefs(found)

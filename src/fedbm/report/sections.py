@@ -13,7 +13,7 @@ from fedbm.errors import join_words
 from fedbm.methods import title_of
 from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
-from fedbm.report.comparison_checks import check_comparison, collect_advice
+from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
 from fedbm.report.document import Block, Figure, Figures, Findings, Pairs, Section, Text
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
@@ -74,13 +74,13 @@ def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: boo
 
 def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> Section:
     central = any(row.central for row in group.rows)
-    note = (
-        "On the test images, in percent; mean ± standard deviation over n seeds. Bold: the highest mean of the column, "
-        "among rows with the most seeds"
-    )
-    note += "; Central, with all data in one place, is an upper bound and not compared." if central else "."
+    note = "On the test images, in percent; mean ± standard deviation over n seeds. "
+    unequal = bool(find_inequalities(group))
+    no_bold = "No mean is bold, because the runs differ in more than the method."
+    note += no_bold if unequal else tables.explain_bold(group.rows)
+    note += " Central, with all data in one place, is an upper bound and not compared." if central else ""
     blocks: list[Block] = [
-        tables.metrics_table(group, f"{name}, test scores in %", colours)
+        tables.metrics_table(group, f"{name}, test scores in %", colours, with_bold=not unequal)
         if group.rows
         else Text(("No run has finished, so there is no result to show.",), "absent")
     ]

@@ -27,13 +27,23 @@ CLASS_METRICS = {"n": "n", "precision": "Precision", "recall": "Recall", "f1": "
 Colours = Mapping[str, int]
 
 
-def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str) -> list[bool]:
-    """Return which rows print the highest mean; none if only one row has a score.
+def have_same_seeds(rows: Sequence[MethodRuns]) -> bool:
+    """Return whether all rows with a finished run have the same seeds, apart from central training."""
+    return len({frozenset(run.seed for run in row.runs) for row in rows if row.runs and not row.central}) < 2
 
-    Only rows with the most seeds take part, because seeds differ more than methods. Central training does not.
+
+def explain_bold(rows: Sequence[MethodRuns]) -> str:
+    """Return a sentence on the marks of best_rows()."""
+    return "Bold: highest mean." if have_same_seeds(rows) else "No mean is bold, because rows differ in their seeds."
+
+
+def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str) -> list[bool]:
+    """Return which rows print the highest mean; none if only one row has a score, or if rows differ in their seeds.
+
+    Seeds differ more than methods. Central training does not take part.
     """
-    most = max((len(row.runs) for row in rows if not row.central), default=0)
-    scores = [row.score(moment, metric) if not row.central and len(row.runs) == most else None for row in rows]
+    compared = have_same_seeds(rows)
+    scores = [row.score(moment, metric) if compared and not row.central else None for row in rows]
     means = [score.mean for score in scores if score]
     top = percent(max(means)) if len(means) > 1 else None
     return [score is not None and percent(score.mean) == top for score in scores]
@@ -52,13 +62,13 @@ def score_cell(score: Spread | None, best: bool = False) -> Cell:
     return Cell(score.mean, "percent", score.std, best=best) if score else Cell(None, "percent")
 
 
-def metrics_table(group: Group, name: str, colours: Colours) -> Table:
+def metrics_table(group: Group, name: str, colours: Colours, with_bold: bool = True) -> Table:
     """Return every metric at the chosen and the last round, and of the averaged model if there is one."""
-    rows = []
+    rows, none = [], [False] * len(group.rows)
     for moment, block in BLOCKS.items():
         if moment == "averaged" and not has_averaged_model(group):
             continue
-        best = {metric: best_rows(group.rows, moment, metric) for metric in METRICS}
+        best = {metric: best_rows(group.rows, moment, metric) if with_bold else none for metric in METRICS}
         for place, row in enumerate(group.rows):
             cells = {"n": Cell(len(row.runs), "count"), "round": _range(row.by_seed(moment, "round").values(), "")}
             cells |= {metric: score_cell(row.score(moment, metric), best[metric][place]) for metric in METRICS}

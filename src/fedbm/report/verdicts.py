@@ -39,7 +39,7 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     """
     lead, rivals = comparison.leading, main_rivals(comparison)
     if lead is None or not lead.runs:
-        return ("No run is finished, so there is no result yet.",)
+        return (_without_lead(lead),)
     correct = _whole_percent(lead, "accuracy", *rivals[-1:])
     first = f"With {lead.name}, {correct} of 100 test images were classified correctly"
     if not rivals:
@@ -51,7 +51,8 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     best, rival = rivals[0], rivals[-1]  # the rival is FedAvg, the baseline, or else the best other row
     third, same_seeds = "", set(best.by_seed()) == set(rival.by_seed()) == set(lead.by_seed())
     if best is not rival and same_seeds and best.tests["best"].paired.mean < 0:
-        third = f"; with {best.name}, which has the highest macro-F1, {_whole_percent(best, 'accuracy', lead)}"
+        images = _whole_percent(best, "accuracy", lead)
+        third = f"; with {best.name}, which has a higher macro-F1 than {lead.name}, {images}"
     found = rival.tests["best"].paired
     chance = f"with {_repetitions(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
     return (
@@ -75,19 +76,19 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         some = [one for one in of_lead if one.second in METHOD_TITLES] or of_lead
         known = [(cell, one, one.found) for one in some if one.found is not None]
         parts = [_compare(difference, one.second) for _, one, difference in known]
-        chosen = [points(one.chosen.mean).lstrip("+") for _, one, _ in known if one.chosen]
-        more = ""
-        if chosen and len(chosen) == len(parts) and known[0][1].endpoint == "averaged last":
-            more = f"; without averaging, at the round chosen on validation: {join_words(chosen, 'and')} points"
+        chosen = [_compare(one.chosen, one.second) for _, one, _ in known if one.chosen]
         if parts:
-            sentences.append(f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}{more}.")
+            others = join_words(chosen, "and") if chosen else ""
+            more = f" Without averaging, at the round chosen on validation, it was {others}." if others else ""
+            sentences.append(f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}.{more}")
             sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison)]
         stated += known
     if not stated:
         return ()
     about = "Macro-F1 counts rare findings as much as common ones."
     if not stated[0][1].tested:
-        seeds = _repetitions(max(difference.n for *_, difference in stated))
+        counts = [difference.n for *_, difference in stated]
+        seeds = _repetitions(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} repetitions"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
     by_chance = [f"{one.second} on {cell}" for cell, one, _ in stated if not _contrast_holds(one)]
     if not by_chance:
@@ -163,10 +164,8 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     lead = comparison.leading
     if len(comparison.rows) == 1:
         return []
-    if lead is None:
-        return [_no_result("No run is finished, so there is no result.")]
-    if not lead.runs:
-        return [_no_result(f"{lead.name} has no finished run, so no row is compared with it.")]
+    if lead is None or not lead.runs:
+        return [_no_result(_without_lead(lead))]
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
         return [_no_result(f"{lead.name} cannot be compared: {_why_alone(comparison)}.")]
@@ -179,6 +178,12 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
         words = f"{join_words(unequal, 'and')} {'has' if len(unequal) == 1 else 'have'} other seeds than {lead.name}"
         found.append(Verdict(False, f"{words}: compare the difference over the seeds that both have, not the means."))
     return [*found, *_tuned_values(lead)]
+
+
+def _without_lead(lead: ComparedRow | None) -> str:
+    if lead is None:
+        return "No run is finished, so there is no result yet."
+    return f"{lead.name} has no finished run, so no row is compared with it."
 
 
 def _why_alone(comparison: ComparedGroup) -> str:
@@ -213,7 +218,7 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
         result = "Two seeds cannot establish a difference."
     else:
         result = _established(found, holds)
-    needed = _describe_seeds_needed(found, tests) if found.n >= MIN_SEEDS and not holds else ""
+    needed = "" if holds else _describe_seeds_needed(found, tests)
     corrected = [] if test.corrected is None else [f"{p_value(test.corrected)} after Holm’s correction"]
     quarter = other.tests["last_quarter"].paired if "last_quarter" in other.tests else None
     last = ""
@@ -234,11 +239,24 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
     if len(steps) < max(2, len(comparison.ladder)):
         return []
     words = join_words([f"{name} {_points(found)}" for name, found in steps], "and")
+    sentences = [f"Step by step from {comparison.baseline.name} to {comparison.lead}, in macro-F1: {words}."]
+    interval = f"95{NO_BREAK}% interval"
     clear = [name for name, found in steps if found.n > 1 and not found.low <= 0 <= found.high]
-    interval = f"95{NO_BREAK}% interval without zero"
-    which = f"Steps with a {interval}: {join_words(clear, 'and')}." if clear else f"No step has a {interval}."
-    baseline = comparison.baseline.name
-    sentence = f"Step by step from {baseline} to {comparison.lead}, in macro-F1: {words}. {which}"
+    single = [name for name, found in steps if found.n == 1]
+    if len(single) == len(steps):
+        sentences.append(f"Each step has one repetition, so there is no {interval}.")
+    else:
+        sentences.append(
+            f"Steps with a {interval} without zero: {join_words(clear, 'and')}."
+            if clear
+            else f"No step has a {interval} without zero."
+        )
+        if single:
+            have = "has" if len(single) == 1 else "have"
+            sentences.append(f"{join_words(single, 'and')} {have} one repetition and so no interval.")
+    if len({tuple(one.by_seed) for one in comparison.ladder}) > 1:
+        sentences.append("The steps have different seeds, so they do not add up to the whole difference.")
+    sentence = " ".join(sentences)
     return [Verdict(False, sentence, sentence)]
 
 
@@ -284,8 +302,11 @@ def _describe_seeds_needed(found: Paired, tests: int) -> str:
 
 
 def count_seeds_needed(found: Paired, tests: int) -> str:
-    """Return how many seeds would show a difference of this size; "" if the lead is not ahead or it is unknown."""
-    if found.size is None or found.mean <= 0:
+    """Return how many seeds would show a difference of this size; "" if the lead is not ahead or it is unknown.
+
+    Two seeds do not show how much differences vary.
+    """
+    if found.size is None or found.mean <= 0 or found.n < MIN_SEEDS:
         return ""
     seeds = seeds_needed(found.size, LEVEL / max(tests, 1))
     return f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"

@@ -101,8 +101,8 @@ def save_report(report: Report, path: Path) -> Path:
         text = render_markdown(report, f"{path.stem}-figures", pictures)
         for name, figure in pictures.items():
             save_svg(path.parent / name, figure.draw())
-        for old in (path.parent / f"{path.stem}-figures").glob("[0-9]*.svg"):  # of an earlier, longer report
-            if f"{old.parent.name}/{old.name}" not in pictures:
+        for old in (path.parent / f"{path.stem}-figures").glob("*.svg"):  # of an earlier, longer report
+            if old.stem.isdecimal() and f"{old.parent.name}/{old.name}" not in pictures:
                 old.unlink()
         write_text(path, text)
     else:

@@ -48,7 +48,7 @@ def render_markdown(report: Report, folder: str = "", pictures: Pictures | None 
     show = partial(_blocks, folder=folder, pictures=pictures)
     out = [f"# {escape(report.title)}", "", *show(report.opening, 2)]
     for part in report.parts:
-        out += [f"## {escape(part.title)}", ""] if report.contents else []
+        out += [f"## {escape(part.title)}", ""] if report.needs_heading(part) else []
         out += show(part.blocks, 3)
         out += [f"Notes on this experiment: {format_numbers(part.notes)}.", ""] if part.notes else []
     out += show(report.closing, 2)
