@@ -12,7 +12,8 @@ from fake_outcomes import fake_outcome
 from fedbm.cli import main
 from fedbm.experiments.outcomes import Outcome, list_unrecorded
 from fedbm.experiments.record_store import write_outcome
-from fedbm.experiments.spec import parse, shipped_experiments
+from fedbm.experiments.spec import find_experiment, parse, shipped_experiments
+from fedbm.report.experiments_report import TITLE, experiments_report
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,24 @@ def test_a_report_of_all_records_lists_experiments_without_a_record(
         assert "1 of 21 runs finished" in text
     assert main(["report", str(tmp_path / "results" / "comparison-ham10000.json"), "--to", str(page)]) == 0
     assert "language-models" not in page.read_text(encoding="utf-8")
+
+
+def test_experiments_with_records_in_a_folder_below_are_not_listed_as_not_run(one_run: Outcome, tmp_path: Path) -> None:
+    write_outcome(one_run, tmp_path / "results")
+    digits = fake_outcome(tmp_path / "runs", find_experiment("digits"), seeds=1, rounds=2)
+    write_outcome(digits, tmp_path / "results" / "digits")
+    page = tmp_path / "page.md"
+    assert main(["report", str(tmp_path / "results"), "--to", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "fedbm reproduce digits-mechanism`" in text
+    assert "fedbm reproduce digits`" not in text
+
+
+def test_a_report_is_named_after_the_paper_only_if_it_has_one_of_its_experiments(one_run: Outcome) -> None:
+    digits = [replace(one_run, name=name, title=name) for name in ("digits", "digits-mechanism")]
+    assert experiments_report(digits).title == "digits; digits-mechanism"
+    assert experiments_report([one_run, *digits]).title == TITLE
+    assert experiments_report([one_run, replace(one_run, name="mine", title="Mine")]).title == f"{TITLE}; Mine"
 
 
 def test_a_report_of_another_grid_does_not_mention_the_paper(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from fedbm.report.verdicts import main_rivals, verdicts
 NOT_HERE = {"oct-c8": "not here"}
 
 
-def page_of(outcomes: list[Outcome], complete: bool = False) -> str:
-    return render_html(experiments_report(outcomes, complete=complete))
+def page_of(outcomes: list[Outcome], elsewhere: tuple[str, ...] | None = None) -> str:
+    return render_html(experiments_report(outcomes, elsewhere=elsewhere))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_no_id_of_a_page_occurs_twice_and_every_reference_has_its_id(
     own = parse('title = "Own"\nmethods = ["fedavg", "fedbm"]\n[all]\ndata = "digits"', "own", "own")
     shared = fake_outcome(tmp_path / "runs", own, seeds=2, rounds=3)
     several = [shared, ablation, figure, replace(shared, name="again")]
-    text = page_of(several, complete=True)
+    text = page_of(several, elsewhere=())
     ids = Counter(re.findall(r'\sid="([^"]*)"', text))
     assert [name for name, count in ids.items() if count > 1] == []
     referred = re.findall(r'(?:href="#|url\(#|\sfor="|labelledby=")([^")]+)', text)

@@ -39,7 +39,7 @@ def test_experiments_have_a_line_per_row_and_moment(tmp_path: Path) -> None:
 
 def test_what_has_no_record_is_a_line_where_all_records_are_given(tmp_path: Path) -> None:
     outcome = fake_outcome(tmp_path, "precision", seeds=1, rounds=2)
-    lines = list(csv.DictReader(render_csv(experiments_report([outcome], complete=True)).splitlines()))
+    lines = list(csv.DictReader(render_csv(experiments_report([outcome], elsewhere=())).splitlines()))
     (pbc,) = (one for one in lines if one["experiment"] == "comparison-pbc")
     assert (pbc["missing"], pbc["missing_in_words"], pbc["f1"]) == ("not run", "It needs the images of pbc.", "")
 

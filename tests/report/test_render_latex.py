@@ -32,7 +32,7 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> str:
         fake_outcome(folder / "paper", "comparison-ham10000", seeds=2, rounds=2, missing=missing),
         fake_outcome(folder / "own", own, seeds=2, rounds=2),
     ]
-    return render_latex(experiments_report(outcomes, complete=True))
+    return render_latex(experiments_report(outcomes, elsewhere=()))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from these small files alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -197,10 +197,11 @@ class Unrecorded:
     command: str
 
 
-def list_unrecorded(outcomes: Sequence[Outcome]) -> list[Unrecorded]:
-    """Return the shipped experiments that are not among *outcomes*, if at least one is."""
+def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Unrecorded]:
+    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*, if one is among *outcomes*."""
     names, shipped = {outcome.name for outcome in outcomes}, shipped_experiments()
-    return [_unrecorded(name) for name in shipped if name not in names] if names & set(shipped) else []
+    missing = [name for name in shipped if name not in names and name not in elsewhere]
+    return [_unrecorded(name) for name in missing] if names & set(shipped) else []
 
 
 def trials_of(outcome: Outcome) -> list[PlannedTrial]:

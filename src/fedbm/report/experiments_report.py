@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedbm.experiments.contrasts import Contrast, hide_withheld
 from fedbm.experiments.outcomes import Outcome, Unrecorded, list_unrecorded, trials_of
-from fedbm.experiments.spec import find_experiment, shipped_experiments
+from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
 from fedbm.experiments.trials import Trial
 from fedbm.report import experiment_figures, experiment_tables, tables
 from fedbm.report.comparison import (
@@ -69,25 +69,30 @@ FIELDS = (
 )
 
 
-def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: bool = False) -> Report:
+def experiments_report(
+    outcomes: Sequence[Outcome], title: str = "", elsewhere: Collection[str] | None = None
+) -> Report:
     """Return the report of these experiments.
 
     Args:
         outcomes: The experiments with their results.
-        title: The report's title; by default TITLE, or the title of the only experiment.
-        complete: Whether these are all records, so that the paper's other experiments are listed as not run.
+        title: The report's title; by default TITLE if one of the paper's experiments is included, and the titles of
+            the others. One experiment alone gives its own title.
+        elsewhere: Experiments on record elsewhere. The report then lists the other shipped experiments as not run.
     """
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
-    unrecorded = list_unrecorded(outcomes) if complete else []
+    unrecorded = [] if elsewhere is None else list_unrecorded(outcomes, elsewhere)
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
     for run in (run for _, some in found for comparison in some for run in comparison.group.runs):
         runs.setdefault(run.id, run)  # a run that experiments share has the name that the first gives it
-    own = [outcome.title for outcome in outcomes if outcome.name not in shipped_experiments() or len(outcomes) == 1]
+    names = {outcome.name for outcome in outcomes}
+    shared = shipped_experiments() if len(names) > 1 and names & set(paper_experiments()) else []
+    own = [outcome.title for outcome in outcomes if outcome.name not in shared]
     return Report(
-        title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
+        title or "; ".join([TITLE] * bool(shared) + own),
         (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled(found)),
         parts,
         _not_run(unrecorded),

@@ -72,7 +72,9 @@ def make_report(runs: Sequence[RunView | str | Path], out: Path = Path("runs"), 
             raise FedBMError(f"{path} is a file of a run: give its folder, {path.parent}")
     if records:
         outcomes = [o for path in records for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
-        return experiments_report(outcomes, title, complete=any(path.is_dir() for path in records))
+        whole = [path for path in records if path.is_dir()]
+        below = {file.stem for folder in whole for file in folder.glob("*/*.json")}  # they have a report of their own
+        return experiments_report(outcomes, title, below if whole else None)
     folders = [
         folder for run in runs for folder in ([run.path] if isinstance(run, RunView) else find_runs(out, [str(run)]))
     ]
