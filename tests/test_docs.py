@@ -42,8 +42,10 @@ from fedbm.federation.federation_options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
-from fedbm.report.comparison import compare_outcome
+from fedbm.report.comparison import ComparedRow, compare_outcome
 from fedbm.report.experiment_tables import endpoint_class_table, other_scores_table, rounds_table
+from fedbm.report.format import mean_and_std
+from fedbm.report.tables import METRICS
 from fedbm.runs.method_comparison import list_methods, make_grid
 from fedbm.runs.run_config import check_config, keys, make_config, to_sections
 
@@ -304,8 +306,25 @@ def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> 
     assert text_of(page) == text_of(ROOT / "README.md")
     assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "results" / "README.md")
-    pictures = {path.name: text_of(path) for path in (tmp_path / "README-figures").iterdir()}
-    assert pictures == {path.name: text_of(path) for path in (ROOT / "results" / "README-figures").iterdir()}
+    assert pictures_of(page) == pictures_of(ROOT / "results" / "README.md")
+
+
+def pictures_of(page: Path) -> dict[str, str]:
+    return {path.name: text_of(path) for path in (page.parent / f"{page.stem}-figures").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("records", "page"),
+    [
+        (["digits/digits.json", "digits/digits-mechanism.json"], "digits/README.md"),
+        (["mechanism.json"], "mechanism.md"),
+    ],
+)
+def test_other_pages_of_results_are_those_of_the_records(records: list[str], page: str, tmp_path: Path) -> None:
+    written = tmp_path / Path(page).name
+    assert main(["report", *(str(ROOT / "results" / name) for name in records), "--to", str(written)]) == 0
+    assert text_of(written) == text_of(ROOT / "results" / page)
+    assert pictures_of(written) == pictures_of(ROOT / "results" / page)
 
 
 def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
@@ -334,6 +353,40 @@ def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
     by_round = rounds_table(comparison, "rounds").rows[1].cells
     assert [by_round[number].value for number in ("50", "100")] == ["−0.5 (−3.4 to +2.4)", "+0.4 (−4.0 to +4.8)"]
     assert "no lead over FedETF after 50 and 100 of the 200 rounds" in words
+
+
+def test_the_controls_in_the_readme_are_those_of_the_records() -> None:
+    outcome = read_outcome(ROOT / "results" / "mechanism.json")
+    found = {}
+    for row in compare_outcome(outcome)[0].rows:
+        score = row.score("averaged", "f1")
+        found[row.name] = "" if score is None else f"{100 * score.mean:.1f}", len(row.runs)
+    words = " ".join(text_of(ROOT / "README.md").split())
+    for row, count in (
+        ("FedAvg", 3),
+        ("FedAvg, FixBN", 3),
+        ("FedAvg, GroupNorm", 3),
+        ("images in statistics", 1),
+        ("FedBM", 1),
+    ):
+        assert found[row][1] == count
+        assert found[row][0] in words
+    assert f"{sum(one.run is not None for one in outcome.results)} of {len(outcome.results)} runs" in words
+
+
+def test_the_tables_of_the_comparison_on_digits_are_those_of_the_records() -> None:
+    page = DOCS / "comparison-digits.md"
+    for comparison in compare_outcome(read_outcome(ROOT / "results" / "digits" / "digits.json")):
+        shown = {row[0]: row[1:] for row in rows_of(section_of(page, f"β = {comparison.at['beta']}"))[2:]}
+        found = {row.name: [str(len(row.runs)), *scores_on_digits(row)] for row in comparison.rows}
+        assert {name: [cell.strip("*") for cell in cells] for name, cells in shown.items()} == found
+
+
+def scores_on_digits(row: ComparedRow) -> Iterator[str]:
+    for moment, metric in (*(("best", metric) for metric in list(METRICS)[:3]), ("last", "accuracy"), ("last", "f1")):
+        score = row.score(moment, metric)
+        assert score is not None
+        yield mean_and_std(score).replace("\N{NO-BREAK SPACE}", " ").removesuffix(" %")
 
 
 # --- links, commands, files, tests ----------------------------------------------------------------------------------
