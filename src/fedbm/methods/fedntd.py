@@ -8,8 +8,8 @@ The received model is frozen, in eval mode. With two classes there is one not-tr
 
 Reference: Lee, Jeong, Shin, Bae, Yun. Preservation of the global knowledge by not-true distillation in federated
 learning. NeurIPS 2022.
-The loss, τ = 1 and β = 1 are those of the authors' code, in which no factor τ² multiplies the divergence. With β = 0 it
-is FedAvg to the last bit.
+The loss, τ = 1 and β = 1 are those of the authors' code. One of its two versions multiplies the divergence by τ². Here
+there is no such factor, which matters only if τ ≠ 1. With β = 0 it is FedAvg to the last bit.
 """
 
 from __future__ import annotations

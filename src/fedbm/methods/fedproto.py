@@ -7,8 +7,10 @@
 
 Reference: Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. FedProto: federated prototype learning across heterogeneous clients.
 AAAI 2022.
+Differs from the paper's print: C_k is a mean (Eq. 6 divides it once more by the number of clients that have class k),
+and the distance is of each sample's features, squared (Eq. 8: of class means). Clients send their label counts.
 There is no common model. The global score is the mean, over clients that took part so far, of their models' scores on
-the common test set, which only a simulation has. Clients send their label counts.
+the common test set, which only a simulation has.
 """
 
 from __future__ import annotations

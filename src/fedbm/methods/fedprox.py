@@ -3,8 +3,9 @@
     client  min f_i(θ) + (μ/2) ‖θ − θᵗ‖²,   so   gradient += μ (θ − θᵗ)
 
 Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
-Differs from common code: the norm is squared (an unsquared one has a gradient of constant length). With μ = 0 it is
-FedAvg to the last bit.
+Differs from the paper's algorithm, which draws clients in proportion to their samples and weights them equally. Here,
+as in the authors' code, they are drawn uniformly and weighted by their samples. Differs from common code: the norm is
+squared (an unsquared one has a gradient of constant length). With μ = 0 it is FedAvg to the last bit.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@
 
 Reference: Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated
 learning. ICML 2021.
-It does twice the local work of the others. Its paper has no common classifier. The global score uses clients' heads,
-which only a simulation can read: their mean on the shared body, or their vote. The method's own score is personal.
+Differs from the paper, in which the mean over clients is plain (weighting = equal) and the head gets more steps than
+the body. It does twice the local work of the others. Its paper has no common classifier. The global score uses clients'
+heads, which only a simulation can read: their mean on the shared body, or their vote. The method's own score is
+personal.
 """
 
 from __future__ import annotations
