@@ -20,7 +20,7 @@ def with_sites(values: list[str]) -> Dataset:
 def test_every_test_image_has_the_source_of_its_column() -> None:
     data = with_sites(["north", "east", "south"])
     partition = by_column(data.columns, data.indices("train"), "site")
-    found = find_sources(data, partition, "test")
+    found = find_sources(data, partition)
     assert found is not None
     assert found.names == tuple(partition.settings["values"])
     assert [found.names[number] for number in found.numbers] == data.columns["site"][data.indices("test")].tolist()
@@ -32,7 +32,7 @@ def test_a_source_without_training_images_comes_last_and_an_empty_value_is_named
     site = data.columns["site"].astype("<U9")
     site[test] = np.resize(np.array(["a", "", "c"]), len(test))
     data = dataclasses.replace(data, columns={"site": site})
-    found = find_sources(data, by_column(data.columns, data.indices("train"), "site"), "test")
+    found = find_sources(data, by_column(data.columns, data.indices("train"), "site"))
     assert found is not None
     assert found.names == ("c", "without site", "a"), "b has no test image"
     assert np.bincount(found.numbers).min() > 0
@@ -41,8 +41,8 @@ def test_a_source_without_training_images_comes_last_and_an_empty_value_is_named
 def test_without_a_column_or_with_too_many_values_there_are_none() -> None:
     data = with_sites(["a", "b"])
     train = data.indices("train")
-    assert find_sources(data, iid(train, 2, 0), "test") is None
+    assert find_sources(data, iid(train, 2, 0)) is None
     partition = by_column(data.columns, train, "site")
-    assert find_sources(dataclasses.replace(data, columns={}), partition, "test") is None
+    assert find_sources(dataclasses.replace(data, columns={}), partition) is None
     many = with_sites([f"writer {number}" for number in range(MAX_SOURCES + 1)])
-    assert find_sources(many, by_column(many.columns, many.indices("train"), "site"), "test") is None
+    assert find_sources(many, by_column(many.columns, many.indices("train"), "site")) is None

@@ -82,23 +82,15 @@ class Sources(NamedTuple):
     numbers: Ints
 
 
-def find_sources(dataset: Dataset, partition: Partition, subset: str) -> Sources | None:
-    """Return the column's value for each image of a subset, without the images of held-out clients.
+def find_sources(dataset: Dataset, partition: Partition) -> Sources | None:
+    """Return the column's value for each test image, without the images of held-out clients.
 
-    Values are in the order of the clients; a value without training images comes last. An empty value is named
-    "without <column>".
-
-    Args:
-        dataset: the data set.
-        partition: its partition among clients.
-        subset: "train", "val" or "test".
-
-    Returns:
-        The sources, or None if the clients are not the values of a column, or there are more than MAX_SOURCES values.
+    Values are in the order of the clients; a value without training images comes last. Return None if the clients are
+    not the values of a column, or if there are more than MAX_SOURCES values.
     """
     if (column := column_of(dataset, partition)) is None:
         return None
-    values = dataset.columns[column][partition.scored_samples(dataset, subset)].tolist()
+    values = dataset.columns[column][partition.scored_samples(dataset, "test")].tolist()
     clients = [str(value) for value in partition.settings.get("values", ())]
     known = [value for value in dict.fromkeys([*clients, *sorted(set(values))]) if value in set(values)]
     if len(known) > MAX_SOURCES:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from fedbm.methods.base import State, copy_all
+from fedbm.methods.base import State, Upload, copy_all
 
 
 class NothingToAverage(ValueError):
@@ -60,13 +60,12 @@ class Average:
 
 
 class SplitMean:
-    """The plain mean of the tensors selected by *is_plain*, and the weighted mean of the rest."""
+    """The plain mean of the tensors selected by *is_plain*, and the mean of the rest by samples."""
 
     def __init__(self, is_plain: Callable[[str], bool]) -> None:
         self._is_plain = is_plain
-        self.plain, self.weighted, self.count = Average(), Average(), 0
+        self.plain, self.by_size = Average(), Average()
 
-    def add(self, state: State, weight: float) -> None:
-        self.plain.add({name: value for name, value in state.items() if self._is_plain(name)}, 1.0)
-        self.weighted.add({name: value for name, value in state.items() if not self._is_plain(name)}, weight)
-        self.count += 1
+    def add(self, upload: Upload) -> None:
+        self.plain.add({name: value for name, value in upload.state.items() if self._is_plain(name)}, 1.0)
+        self.by_size.add({n: value for n, value in upload.state.items() if not self._is_plain(n)}, float(upload.n))

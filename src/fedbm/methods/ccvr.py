@@ -30,7 +30,7 @@ from fedbm.methods._tensor_names import with_prefix
 from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, Steps, Task, Upload, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean
 from fedbm.models.heads import Classifier
-from fedbm.utils.optimizers import Adam
+from fedbm.utils.optimizers import make_adam
 from fedbm.utils.seeds import torch_rng
 
 MEAN, COVARIANCE, COUNTS = "ccvr.mean", "ccvr.covariance", "ccvr.counts"
@@ -84,10 +84,7 @@ class CCVR(FedAvg):
         assert isinstance(model, Classifier)
         load_state(model, self.model_state(server))
         draws = self.draw_virtual_features(server, torch_rng(task.seed, "calibration", round_))
-
-        def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
-            return Adam(parameters, self.calibration_lr, capturable=capturable)
-
+        adam = make_adam(self.calibration_lr)
         losses = steps(model, ("head",), lambda row: model.head.loss(row["features"], row["labels"]), adam, draws)
         return {**server, **copy_state(model, ("head",))}, {"calibration": losses["cross_entropy"]}
 

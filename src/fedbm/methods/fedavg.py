@@ -76,3 +76,9 @@ def linear_head(body: nn.Module, task: Task) -> LinearHead:
     features = feature_dim(body, task.shape)
     with seeded_modules(task.seed, "head"):
         return LinearHead(features, len(task.classes))
+
+
+def projection(body: nn.Module, task: Task, width: int) -> nn.Linear:
+    """Build the initial linear layer F → *width* from its own seed stream."""
+    with seeded_modules(task.seed, "project"):
+        return nn.Linear(feature_dim(body, task.shape), width)

@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
 from fedbm.language.concept_distribution import sample_concepts
-from fedbm.methods.base import Batch, Phase, Piece, State, Steps, Task, load_state, move_to
-from fedbm.methods.fedavg import FedAvg, linear_head
+from fedbm.methods.base import Batch, Phase, Piece, State, Steps, Task, copy_state, load_state, move_to
+from fedbm.methods.fedavg import FedAvg, linear_head, projection
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
-from fedbm.models.heads import Classifier, ConceptHead, LinearHead, feature_dim
-from fedbm.utils.optimizers import Adam
+from fedbm.models.heads import Classifier, ConceptHead, LinearHead
+from fedbm.utils.optimizers import make_adam
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
 
@@ -142,15 +142,12 @@ class FedBM(FedAvg):
         assert isinstance(model, FedBMModel)
         load_state(model, server)
         losses = self.train_generator(model, torch_rng(task.seed, "generator", round_), steps)
-        trained = {name: value.clone() for name, value in model.state_dict().items() if name.startswith("generator.")}
-        return {**server, **trained, "generator_round": torch.full_like(server["generator_round"], round_)}, losses
+        trained_at = torch.full_like(server["generator_round"], round_)
+        return {**server, **copy_state(model, ("generator",)), "generator_round": trained_at}, losses
 
     def train_generator(self, model: FedBMModel, rng: torch.Generator, steps: Steps) -> dict[str, Tensor]:
         """Train the generator by Adam with a new state while the rest of the model is frozen; return mean losses."""
-
-        def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
-            return Adam(parameters, self.generator_lr, (0.5, 0.999), capturable=capturable)
-
+        adam = make_adam(self.generator_lr, (0.5, 0.999))
         draws = model.draw_pseudo(self.generator_steps, self.generator_batch, rng)
         return steps(model, ("generator",), lambda row: self.generator_loss(model, row), adam, draws)
 
@@ -205,9 +202,7 @@ class FedBMModel(Classifier):
             assert concepts is not None
             variance = concepts.variance if method.classifier == "distribution" else torch.zeros_like(concepts.mean)
             head = ConceptHead(concepts.mean, variance, method.temperature)
-            with seeded_modules(task.seed, "project"):
-                project = nn.Linear(feature_dim(body, task.shape), concepts.mean.shape[1])
-            super().__init__(body, head, project)
+            super().__init__(body, head, projection(body, task, concepts.mean.shape[1]))
         else:
             super().__init__(body, linear_head(body, task))
         self.classes, self.condition = len(task.classes), method.condition

@@ -21,7 +21,7 @@ from torch import nn
 
 from fedbm.config.options import option
 from fedbm.methods._average import SplitMean
-from fedbm.methods.base import Aggregator, Facts, OwnData, State, Upload, trained_parameters, unfrozen_parameters
+from fedbm.methods.base import Aggregator, Facts, OwnData, State, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 
 H, G = "feddyn.h.", "feddyn.g."
@@ -63,26 +63,22 @@ class FedDyn(FedAvg):
         return upload, own
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
-        return DynamicMean(self, server, clients)
+        return DynamicMean(self.alpha, server, clients)
 
 
-class DynamicMean:
+class DynamicMean(SplitMean):
     """h ← h − (α/N) Σ_P (θ_i − θᵗ) and θ ← mean_P θ_i − h/α; BatchNorm statistics as in FedAvg."""
 
-    def __init__(self, method: FedDyn, server: State, clients: int) -> None:
-        self._method, self._server, self._clients = method, server, clients
-        self._names = {name.removeprefix(H) for name in server if name.startswith(H)}
-        self._means = SplitMean(self._names.__contains__)
-
-    def add(self, upload: Upload) -> None:
-        self._means.add(upload.state, self._method.weight_of(upload))
+    def __init__(self, alpha: float, server: State, clients: int) -> None:
+        super().__init__({name.removeprefix(H) for name in server if name.startswith(H)}.__contains__)
+        self._alpha, self._server, self._clients = alpha, server, clients
 
     def result(self) -> State:
-        server, alpha = self._server, self._method.alpha
-        new = {**server, **self._means.weighted.result()}
-        for name, mean in self._means.plain.exact().items():
+        server, alpha = self._server, self._alpha
+        new = {**server, **self.by_size.result()}
+        for name, mean in self.plain.exact().items():
             moved = mean - server[name].double()
-            h = server[H + name].double() - alpha * self._means.count / self._clients * moved
+            h = server[H + name].double() - alpha * self.plain.weight / self._clients * moved
             new[H + name] = h.to(server[name].dtype)
             new[name] = (mean - h / alpha).to(server[name].dtype)
         return new

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from fedbm.config.options import option
 from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, log_prior
 from fedbm.methods.base import Batch, Facts, OwnData, Phase, Piece, State, Task
-from fedbm.methods.fedavg import FedAvg
-from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
-from fedbm.utils.seeds import seeded_modules, torch_rng
+from fedbm.methods.fedavg import FedAvg, projection
+from fedbm.models.heads import Classifier, CrossEntropyHead, without_autocast
+from fedbm.utils.seeds import torch_rng
 
 FRAME = "head.frame"
 
@@ -44,9 +44,8 @@ class FedETF(FedAvg):
 
     def model(self, task: Task) -> nn.Module:
         body, classes = task.body(), len(task.classes)
-        with seeded_modules(task.seed, "project"):
-            project = nn.Linear(feature_dim(body, task.shape), classes)
-        return Classifier(body, FrameHead(simplex_frame(classes, torch_rng(task.seed, "frame"))), project)
+        head = FrameHead(simplex_frame(classes, torch_rng(task.seed, "frame")))
+        return Classifier(body, head, projection(body, task, classes))
 
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         trained = {name: value for name, value in server.items() if name != FRAME}

@@ -25,7 +25,7 @@ from fedbm.config.options import option
 from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Piece, State, Steps, Task, Upload, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean, linear_head
 from fedbm.models.heads import Classifier, LinearHead
-from fedbm.utils.optimizers import Adam
+from fedbm.utils.optimizers import make_adam
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
 PRIOR, COUNTS = "fedgen.prior", "fedgen.counts"
@@ -105,10 +105,7 @@ class FedGen(FedAvg):
         load_state(model, self.model_state(server))
         draws = draw_features(self.feature_steps, self.feature_batch, torch_rng(task.seed, "generator", round_))
         labels = choose_labels(draws.pop("uniform"), server[PRIOR].cpu().cumsum(0))
-
-        def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
-            return Adam(parameters, self.feature_lr, capturable=capturable)
-
+        adam = make_adam(self.feature_lr)
         losses = steps(model, ("generator",), model.generator_loss, adam, {"labels": labels, **draws})
         trained = {n: v.clone() for n, v in model.state_dict().items() if n.startswith("generator.")}
         return {**server, **trained}, losses

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Phase, Piece, State, Task
-from fedbm.methods.fedavg import FedAvg
-from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
-from fedbm.utils.seeds import seeded_modules
+from fedbm.methods.fedavg import FedAvg, projection
+from fedbm.models.heads import Classifier, CrossEntropyHead, without_autocast
 
 TEXT = "head.text"
 
@@ -48,9 +47,7 @@ class FedGLCL(FedAvg):
         if task.concepts is None:
             raise FedBMError("FedGLCL needs concept distributions for the classes of this data set")
         body, text = task.body(), task.concepts.mean
-        with seeded_modules(task.seed, "project"):
-            project = nn.Linear(feature_dim(body, task.shape), text.shape[1])
-        return Classifier(body, TextHead(text, self.logit_scale), project)
+        return Classifier(body, TextHead(text, self.logit_scale), projection(body, task, text.shape[1]))
 
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         trained = {name: value for name, value in server.items() if name != TEXT}

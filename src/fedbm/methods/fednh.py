@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
-from fedbm.methods._average import Average
 from fedbm.methods._prototypes import class_means
 from fedbm.methods.base import Aggregator, Facts, OwnData, State, Task, Upload
-from fedbm.methods.fedavg import FedAvg
+from fedbm.methods.fedavg import FedAvg, WeightedMean
 from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
 from fedbm.utils.seeds import torch_rng
 
@@ -69,25 +68,25 @@ class FedNH(FedAvg):
         return MeanWithPrototypes(self, server)
 
 
-class MeanWithPrototypes:
+class MeanWithPrototypes(WeightedMean):
     """A plain mean of body, statistics and s; W moves towards the clients' class means."""
 
     def __init__(self, method: FedNH, server: State) -> None:
-        self._rho, self._server, self._mean = method.rho, server, Average()
-        self._sums, self._counts = torch.zeros(()), torch.zeros(())
+        super().__init__(method, server)
+        self._rho, self._sums, self._counts = method.rho, torch.zeros(()), torch.zeros(())
 
     def add(self, upload: Upload) -> None:
         state = dict(upload.state)
         self._sums = self._sums + state.pop(SUMS).double()
         self._counts = self._counts + state.pop(COUNTS).double()
-        self._mean.add(state, 1.0)
+        super().add(Upload(upload.client, upload.n, state))
 
     def result(self) -> State:
         old, seen_classes = self._server["head.weight"].double(), self._counts[:, None] > 0
         seen = F.normalize(self._sums / self._counts.clamp_min(1)[:, None], dim=1)
         mixed = F.normalize(self._rho * old + (1 - self._rho) * seen, dim=1)
         new = torch.where(seen_classes, mixed, old).to(self._server["head.weight"].dtype)
-        return {**self._server, **self._mean.result(), "head.weight": new}
+        return {**super().result(), "head.weight": new}
 
 
 class CosineHead(CrossEntropyHead):

@@ -24,7 +24,7 @@ from torch import nn
 from fedbm.config.options import option
 from fedbm.methods._average import SplitMean
 from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, Upload, trained_parameters, unfrozen_parameters
+from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 
 C, DELTA = "scaffold.c.", "scaffold.delta."
@@ -72,25 +72,22 @@ class Scaffold(FedAvg):
         return upload, own
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
-        return ControlledMean(self, server, clients)
+        return ControlledMean(server, clients)
 
 
-class ControlledMean:
+class ControlledMean(SplitMean):
     """θ ← mean_P θ_i and c ← c + (1/N) Σ_P (c_i⁺ − c_i); BatchNorm statistics as in FedAvg."""
 
-    def __init__(self, method: Scaffold, server: State, clients: int) -> None:
-        self._method, self._server, self._clients = method, server, clients
+    def __init__(self, server: State, clients: int) -> None:
+        super().__init__(lambda name: name in self._names or name.startswith(DELTA))
+        self._server, self._clients = server, clients
         self._names = {name.removeprefix(C) for name in server if name.startswith(C)}
-        self._means = SplitMean(lambda name: name in self._names or name.startswith(DELTA))
-
-    def add(self, upload: Upload) -> None:
-        self._means.add(upload.state, self._method.weight_of(upload))
 
     def result(self) -> State:
-        server, mean = self._server, self._means.plain.exact()
-        new = {**server, **self._means.weighted.result()}
+        server, mean = self._server, self.plain.exact()
+        new = {**server, **self.by_size.result()}
         for name in self._names & mean.keys():  # an older checkpoint has control variates of frozen layers
             new[name] = mean[name].to(server[name].dtype)
-            control = server[C + name].double() + self._means.count / self._clients * mean[DELTA + name]
+            control = server[C + name].double() + self.plain.weight / self._clients * mean[DELTA + name]
             new[C + name] = control.to(server[C + name].dtype)
         return new

@@ -59,9 +59,10 @@ def check_body(name: str) -> None:
     except ImportError as error:
         raise FedBMError(f'the body {name} needs an extra: pip install "fedbm[timm]"') from error
     except RuntimeError as error:  # torchvision's libraries are made for one build of PyTorch
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
         raise FedBMError(
-            f"the body {name} needs timm, which cannot be imported ({_first_line(error)}). Install the build of "
-            f"torchvision that belongs to PyTorch {torch.__version__}."
+            f"the body {name} needs timm, which cannot be imported ({problem}). Install the build of torchvision that "
+            f"belongs to PyTorch {torch.__version__}."
         ) from error
     if not timm.is_model(model):  # in particular, it is not the address of a model to download
         raise FedBMError(f'timm {timm.__version__} has no model "{model}"{did_you_mean(model, timm.list_models())}')
@@ -150,7 +151,3 @@ def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> No
                 "check body, stem, width, norm, channels"
             )
     body.load_state_dict({**own, **matching})
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -86,7 +86,7 @@ def finish_simulation(plan: Plan, loop: RoundLoop) -> None:
         clients=len(partition.clients),
         partition=partition.kind,
         beta=partition.settings.get("beta"),
-        sources=sources.names if (sources := find_sources(plan.dataset, partition, "test")) else (),
+        sources=sources.names if (sources := find_sources(plan.dataset, partition)) else (),
         held_out=partition.held_out_names,
     )
 

@@ -279,7 +279,7 @@ def prepare_round_loop(plan: Plan, folder: RunFolder, device: torch.device) -> R
     if partition.held_out:
         owners = np.repeat(np.arange(len(partition.held_out)), list(map(len, partition.held_out)))
         held_out = subset(np.concatenate(partition.held_out), owners)
-    if (sources := find_sources(dataset, partition, "test")) is not None:
+    if (sources := find_sources(dataset, partition)) is not None:
         sets["test"] = dataclasses.replace(sets["test"], sources=sources.numbers)
     return RoundLoop(
         **vars(start),

@@ -36,3 +36,8 @@ class AdamW(torch.optim.AdamW):
     add_param_group = _add_param_group
     zero_grad = _zero_grad
     step: Any = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+
+def make_adam(lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> MakeOptimizer:
+    """Return a function that makes Adam with these settings."""
+    return lambda parameters, capturable: Adam(parameters, lr, betas, capturable=capturable)
