@@ -290,11 +290,8 @@ def _locate(
     name_or_path: str | Path, seed: int, size: int | None, folder: Path, columns: Mapping[str, Any]
 ) -> tuple[str, Source]:
     """Return the name of the data and its source. A folder named digits must be given as ./digits."""
-    if name_or_path == "digits":
-        if any(columns.values()):
-            raise FedBMError("path_column and label_column have no effect on digits: remove them")
-        return "digits", digits()
-    if (found := find_by_reader(str(name_or_path))) is not None:
+    found = (Path("digits"), digits()) if name_or_path == "digits" else find_by_reader(str(name_or_path))
+    if found is not None:
         if any(columns.values()):
             raise FedBMError(f"path_column and label_column have no effect on {name_or_path}: remove them")
         return normalize_name(found[0].stem), found[1]

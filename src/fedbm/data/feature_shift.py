@@ -61,7 +61,10 @@ def shift_images(dataset: Dataset, partition: Partition) -> NDArray[np.uint8]:
     if partition.shift is None:
         return dataset.images
     changed = np.array(dataset.images)
-    owners = _samples_of_clients(dataset, partition)
+    owners = [*partition.clients, *partition.held_out]
+    if (column := column_of(dataset, partition)) is not None:  # val and test images, too
+        values = (*partition.settings.get("values", ()), *partition.held_out_names)
+        owners = [np.flatnonzero(dataset.columns[column] == value) for value in values]
     for client, (samples, level) in enumerate(zip(owners, partition.shift.levels, strict=True)):
         amount, rng = partition.shift.strength * level, numpy_rng(partition.shift.seed, "shift", "noise", client)
         for sample in samples if amount else ():
@@ -84,11 +87,3 @@ def change(image: NDArray[np.uint8], kind: str, amount: float, rng: np.random.Ge
     else:
         x += 255 * amount * rng.standard_normal(x.shape)
     return np.rint(x).clip(0, 255).astype(np.uint8)
-
-
-def _samples_of_clients(dataset: Dataset, partition: Partition) -> list[NDArray[np.int64]]:
-    """Return the samples of each client, then of each held-out client; with a column, also val and test samples."""
-    if (column := column_of(dataset, partition)) is None:
-        return [*partition.clients, *partition.held_out]
-    values = (*partition.settings.get("values", ()), *partition.held_out_names)
-    return [np.flatnonzero(dataset.columns[column] == value) for value in values]

@@ -150,14 +150,8 @@ def parse_partition(value: Any, where: str = "the partition") -> Partition:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
     found = decode(_File, value, where)
-    return Partition(
-        sort_samples(found.clients),
-        found.kind,
-        found.settings,
-        found.moved,
-        held_out=sort_samples(found.held_out),
-        shift=found.shift,
-    )
+    samples = {"clients": sort_samples(found.clients), "held_out": sort_samples(found.held_out)}
+    return Partition(**{**vars(found), **samples})
 
 
 def load_partition(path: Path, dataset: Dataset) -> Partition:

@@ -29,10 +29,7 @@ ROUNDS, SUMS = f"{PREFIX}rounds", f"{PREFIX}sums."
 class ServerAverage:
     """Add the model of each round; read the averaged model at any time.
 
-    Args:
-        decay: d, from 0 to below 1.
-        rounds: number of models in the average *sums*, if a run is resumed.
-        sums: the accumulated tensors, by name; second moments take the place of variances.
+    To resume a run, give the number of *rounds* so far and their *sums*, in which second moments replace variances.
 
     >>> average = ServerAverage(0.9)
     >>> for value in (1.0, 4.0):
