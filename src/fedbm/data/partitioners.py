@@ -55,9 +55,6 @@ def dirichlet(
     Returns:
         The partition, with all moves recorded.
 
-    Raises:
-        FedBMError: if an argument is invalid or there are too few samples.
-
     Example:
         >>> import fedbm, numpy
         >>> fedbm.dirichlet(numpy.arange(60) % 3, clients=4, beta=0.5, seed=0)
@@ -101,9 +98,6 @@ def balanced(
     Returns:
         The partition.
 
-    Raises:
-        FedBMError: if an argument is invalid or there are too few samples.
-
     Example:
         >>> import fedbm, numpy
         >>> fedbm.balanced(numpy.arange(60) % 3, clients=4, beta=0.5, seed=0)
@@ -135,9 +129,6 @@ def iid(data: Dataset | Ints, clients: int = 10, seed: int = 0, min_samples: int
 
     Returns:
         The partition.
-
-    Raises:
-        FedBMError: if an argument is invalid or there are too few samples.
 
     Example:
         >>> import fedbm, numpy
@@ -176,9 +167,6 @@ def quantity(
 
     Returns:
         The partition, with all moves recorded.
-
-    Raises:
-        FedBMError: if an argument is invalid or there are too few samples.
 
     Example:
         >>> import fedbm, numpy
@@ -221,9 +209,6 @@ def by_classes(
 
     Returns:
         The partition, with all moves recorded.
-
-    Raises:
-        FedBMError: if an argument is invalid or there are too few samples.
 
     Example:
         >>> import fedbm, numpy
@@ -277,9 +262,6 @@ def shards(
 
     Returns:
         The partition.
-
-    Raises:
-        FedBMError: if an argument is invalid or there are too few samples.
 
     Example:
         >>> import fedbm, numpy
