@@ -13,7 +13,8 @@ Reference: Zhu, Yang, Gao, Yuan, Liu. FedBM: stealing knowledge from pre-trained
 federated learning.
 Differs from the paper's print: clients are weighted by size (as its code does; weighting = equal for its formula);
 L_sem has the variance term (its code; Eq. 6 is cross-entropy alone); L_dis matches the global model's BatchNorm
-statistics (the paper's text names the generator's).
+statistics (the paper's text names the generator's); generated images are cropped and flipped; the generator is trained
+for the first time after n rounds, not before the first; clients generate new images in each step, not once per round.
 """
 
 from __future__ import annotations
