@@ -276,8 +276,9 @@ def check_effects(configs: Sequence[Config], recommended: bool) -> None:
 
 
 def method_values(method: Method) -> dict[str, Any]:
-    """Return a method's name and options; a value of a user's method that is not plain data becomes its repr."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(method), default=repr))
+    """Return a method's name and options; a value of a user's method that is not plain data becomes a text."""
+    text = json.dumps(dataclasses.asdict(method), default=repr)
+    plain: dict[str, Any] = json.loads(text, parse_constant=str)  # NaN and infinity are not plain data either
     return {"name": method.name, **plain}
 
 
