@@ -184,6 +184,8 @@ def make_grid(
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
+    if not betas:
+        raise FedBMError("betas is empty; give at least one β, or remove it")
     if arguments is None:
         arguments = {flag: flag for flag in settings}
     methods = [resolve_method(method) for method in methods]
