@@ -195,13 +195,15 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
         raise FedBMError(f"{error}; put the file back, or remove it to start this run over") from error
     if notes.get("run") != run_id or "progress" not in notes:
         raise FedBMError(f"{path} is not the checkpoint of {run_id}; remove it to start this run over")
-    values = notes["progress"]
-    for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
-        values[name] = {int(number): value for number, value in values[name].items()}
-    for name in ("best", "last"):
-        if values[name] is not None:
-            values[name] = decode(Evaluation, values[name], path, "; remove it to start this run over")
-    return server, Progress(**values)
+    values, remedy = notes["progress"], "; remove it to start this run over"
+    try:
+        for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
+            values[name] = {int(number): value for number, value in values[name].items()}
+        for name in ("best", "last"):
+            values[name] = values[name] and decode(Evaluation, values[name], path, remedy)
+        return server, Progress(**values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FedBMError(f"cannot read {path}: its metadata is damaged ({error}){remedy}") from error
 
 
 def rounds_behind(folder: Path) -> int:
