@@ -39,7 +39,7 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        return (self.path / "summary.json").exists()
+        return os.path.exists(self.path / "summary.json")  # Path.exists() raises OSError if the name is too long
 
     @contextmanager
     def lock(self) -> Iterator[None]:
