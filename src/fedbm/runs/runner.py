@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,10 +194,11 @@ def run(plan: Plan) -> Generator[Event, None, None]:
             f"on = {plan.config.engine.on} needs several runs, and data and methods that are read from files. "
             "Remove on."
         )
-    return (event for event in iterate_run(plan) if event is not None)
+    with closing(iterate_run(plan)) as events:  # closing it may write a checkpoint, and fail
+        yield from (event for event in events if event is not None)
 
 
-def iterate_run(plan: Plan) -> Iterator[Event | None]:
+def iterate_run(plan: Plan) -> Generator[Event | None, None, None]:
     """Yield the events of a run, and None while it waits, so that several runs can take turns in one process.
 
     Settings of the whole process (threads, TF32, the current stream) apply only during this run's turns.
