@@ -109,6 +109,11 @@ class ClientStates(Mapping[int, State]):
         return client in self.rounds
 
     def __getitem__(self, client: int) -> State:
+        """Return a client's state as methods know it, without the tensors of the optimiser."""
+        return split_by_prefix(self.load(client), OPTIMIZER_PREFIX)[0]
+
+    def load(self, client: int) -> State:
+        """Return a client's state with the tensors of the optimiser."""
         if client in self._cached:
             return {name: value.clone() for name, value in self._cached[client].items()}  # the caller may change them
         return load_tensors(self._path(client, self.rounds[client]), self._device)[0]
@@ -118,10 +123,6 @@ class ClientStates(Mapping[int, State]):
 
     def __len__(self) -> int:
         return len(self.rounds)
-
-    def method_states(self) -> Mapping[int, State]:
-        """Return the states as methods know them, without the tensors of optimisers."""
-        return _MethodStates(self)
 
     def put(self, client: int, round_: int, state: State) -> None:
         """Replace the state of a client by its state after *round_*."""
@@ -155,18 +156,10 @@ class ClientStates(Mapping[int, State]):
         return self._folder / f"{client}-{round_}.safetensors"
 
 
-@dataclass(frozen=True)
-class _MethodStates(Mapping[int, State]):
-    states: ClientStates
-
-    def __getitem__(self, client: int) -> State:
-        return {name: value for name, value in self.states[client].items() if not name.startswith(OPTIMIZER_PREFIX)}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.states)
-
-    def __len__(self) -> int:
-        return len(self.states)
+def split_by_prefix(state: State, prefix: str) -> tuple[State, State]:
+    """Return the tensors without *prefix* and those with it, which lose it."""
+    own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return {name: value for name, value in state.items() if not name.startswith(prefix)}, own
 
 
 def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
 from fedbm.utils.metrics import Array
+from fedbm.utils.text import format_bytes
 
 T = TypeVar("T")
 
@@ -118,13 +119,9 @@ def place_images(array: Array, device: torch.device, data_on: str = "auto", name
         return torch.from_numpy(array).to(device) if name is None else share_on_device(array, name, device)
     except torch.OutOfMemoryError as error:
         raise FedBMError(
-            f"the images take {format_gigabytes(array.nbytes)}, but {device} has only {format_gigabytes(free)} of free "
+            f"the images take {format_bytes(array.nbytes)}, but {device} has only {format_bytes(free)} of free "
             "memory; use data_on = host or auto"
         ) from error
-
-
-def format_gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"
 
 
 def gather_rows(array: Tensor, chosen: Tensor, pin: bool) -> Tensor:
@@ -166,7 +163,7 @@ def explain_memory_errors(device: torch.device) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:  # PyTorch raises a plain RuntimeError on the CPU
         if isinstance(error, MemoryError) or re.search("out of memory|allocate memory|enough memory", str(error)):
             images = sum(t.nbytes for (_, place), t in _SHARED.items() if place == device and t.dtype == torch.uint8)
-            advice = f", or data_on = host: the images take {format_gigabytes(images)} of it" if images else ""
+            advice = f", or data_on = host: the images take {format_bytes(images)} of it" if images else ""
             raise FedBMError(
                 f"the memory of {device} is too small; try a smaller batch, width or size{advice}"
             ) from error

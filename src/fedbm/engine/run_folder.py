@@ -56,16 +56,12 @@ class RunFolder:
                 raise BusyError(f"another process is working on {self.path}. Wait until it has ended.") from error
             except OSError as error:
                 raise cannot_write(self.path, error) from error
-            self._remove_partial_files()
+            for leftover in self.path.rglob(".*.part"):  # of a process that was killed while it wrote
+                with suppress(OSError):
+                    leftover.unlink()
             yield
         finally:
             handle.close()
-
-    def _remove_partial_files(self) -> None:
-        """Remove the incomplete files of a killed process."""
-        for leftover in self.path.rglob(".*.part"):
-            with suppress(OSError):
-                leftover.unlink()
 
     def append(self, record: RoundRecord, has_average: bool = False) -> None:
         """Add a line to rounds.jsonl; only runs with an averaged model have the key `averaged`."""

@@ -303,11 +303,10 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
 
 def to_values(config: Config) -> dict[str, Mapping[str, Any]]:
     """Return *config* as {section: {key: value}}, without [concepts]."""
-    values: dict[str, Mapping[str, Any]] = {}
-    for section in ("data", "language", "model", "method", "train", "engine"):
-        options = getattr(config, section)
-        values[section] = method_values(options) if section == "method" else dataclasses.asdict(options)
-    return values
+    order = ("data", "language", "model", "method", "train", "engine")
+    return {name: dataclasses.asdict(getattr(config, name)) for name in order} | {
+        "method": method_values(config.method)
+    }
 
 
 def format_sections(values: Mapping[str, Mapping[str, Any]]) -> str:

@@ -31,13 +31,13 @@ from fedbm.runs.run_file_types import (
 )
 from fedbm.utils.io import parse_toml, read_object, read_text
 from fedbm.utils.json_records import Lengths, decode
+from fedbm.utils.metrics import NAMES
 from fedbm.utils.statistics import spread_or_none
 from fedbm.utils.text import make_html
 
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
 REWRITE = ". Remove the file; the command that made the run writes it again."  # from the last checkpoint
-
-METRICS = ("accuracy", "f1", "auc", "recall", "precision")
+METRICS = NAMES
 
 T = TypeVar("T")
 

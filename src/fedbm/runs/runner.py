@@ -27,7 +27,6 @@ from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.device import (
     explain_memory_errors,
     find_device,
-    format_gigabytes,
     numeric_settings,
     place_images,
     separate_stream,
@@ -50,6 +49,7 @@ from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sec
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
+from fedbm.utils.text import format_bytes
 
 
 def simulate(
@@ -258,7 +258,7 @@ def prepare_round_loop(plan: Plan, folder: RunFolder, device: torch.device) -> R
     images = place_images(stored, device, config.engine.data_on, shared_name)
     labels = share_on_device(dataset.labels, f"{dataset.checksum} labels", device)
     if images.is_cpu and labels.is_cuda and config.engine.data_on == "auto":
-        size = format_gigabytes(images.nbytes)
+        size = format_bytes(images.nbytes)
         notes.append(f"the images ({size}) stay in host memory, because {device} has too little free memory for them")
     start = start_or_resume(folder, plan.id, config, task, device, lambda: write_initial_files(plan, folder, device))
     progress = start.progress
