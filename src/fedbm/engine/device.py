@@ -102,11 +102,8 @@ def share_on_device(array: Array, name: str, device: torch.device) -> Tensor:
 def place_images(array: Array, device: torch.device, data_on: str = "auto", name: str | None = None) -> Tensor:
     """Return images on the device, or in host memory if *data_on* is host or they take too much of a GPU's memory.
 
-    Args:
-        name: runs of one process that use the same name share the images on the device.
-
-    Raises:
-        FedBMError: if *data_on* is gpu and the device is not a GPU or has too little memory.
+    Runs of one process that use the same *name* share them. Raise FedBMError if *data_on* is gpu and the device is not
+    a GPU or has too little memory.
     """
     if data_on == "gpu" and device.type != "cuda":
         raise FedBMError(f"data_on = gpu needs a CUDA device, but the device is {device}; use data_on = auto")

@@ -27,12 +27,10 @@ ROUNDS, SUMS = f"{PREFIX}rounds", f"{PREFIX}sums."
 
 
 class ServerAverage:
-    """Add the model of each round; read the averaged model at any time.
+    """Add the model of each round; read the averaged model at any time. *decay* is d.
 
-    Args:
-        decay: d, from 0 to below 1.
-        rounds: number of models in the average *sums*, if a run is resumed.
-        sums: the accumulated tensors, by name; second moments take the place of variances.
+    A resumed run passes the number of models so far (*rounds*) and the accumulated tensors by name (*sums*), in which
+    second moments take the place of variances.
 
     >>> average = ServerAverage(0.9)
     >>> for value in (1.0, 4.0):

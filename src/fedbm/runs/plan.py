@@ -60,12 +60,8 @@ def make_plan(
 ) -> Plan:
     """Load the data, partition it, read the concepts and compute the run id.
 
-    Args:
-        config: the configuration.
-        dataset: a data set made or loaded in Python, in place of the options that name one.
-        partition: a partition made in Python, in place of the options that describe one.
-        make_body: a function that makes the feature extractor, in place of the model options.
-        progress: called with (images decoded, images in all).
+    *dataset*, *partition* and *make_body* were made in Python and replace the options that describe them. *progress* is
+    called with (images decoded, images in all).
     """
     config = check_config(config)
     if dataset is None:

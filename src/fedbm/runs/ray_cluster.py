@@ -80,8 +80,7 @@ class Actor:
 def connect(config: Config) -> Pool:
     """Connect to the cluster of $RAY_ADDRESS, or to the one of this machine, and return its places.
 
-    Raises:
-        FedBMError: If there is no cluster, if it does not have the device, or if a node does not see the folders.
+    Raise FedBMError if there is no cluster, if it does not have the device, or if a node does not see the folders.
     """
     try:
         ray: Any = importlib.import_module("ray")

@@ -304,9 +304,8 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
 def to_values(config: Config) -> dict[str, Mapping[str, Any]]:
     """Return *config* as {section: {key: value}}, without [concepts]."""
     order = ("data", "language", "model", "method", "train", "engine")
-    return {name: dataclasses.asdict(getattr(config, name)) for name in order} | {
-        "method": method_values(config.method)
-    }
+    values = {name: dataclasses.asdict(getattr(config, name)) for name in order}
+    return {**values, "method": method_values(config.method)}
 
 
 def format_sections(values: Mapping[str, Mapping[str, Any]]) -> str:
