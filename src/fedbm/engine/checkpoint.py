@@ -45,9 +45,8 @@ class Progress:
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
-    accepted_norms: dict[int, list[tuple[int, float]]] = field(
-        default_factory=dict
-    )  # recent round → (n, norm) of each accepted update, if a server checks the updates of nodes
+    # recent round → (n, norm) of each accepted update, if a server checks the updates of nodes
+    accepted_norms: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     empty_rounds: int = 0  # consecutive rounds without a usable update
 
     @property

@@ -67,7 +67,11 @@ def make_plan(
     if dataset is None:
         dataset = load_dataset(config, progress)
     else:
-        config, dataset = _describe_dataset(config, dataset)
+        found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)  # it may have changed
+        dataset = dataclasses.replace(dataset, checksum=found)
+        channels, size, _ = dataset.shape
+        scale = ",".join(map(str, dataset.value_range))  # for prediction
+        config = config.with_values("data", name=dataset.name, value_range=scale, size=size, channels=channels)
     own = partition is not None
     config, partition = _complete(find_weights(config), dataset, partition)
     if config.method.central:
@@ -114,15 +118,6 @@ def make_task(
         hflip=source.hflip,
         vflip=source.vflip,
     )
-
-
-def _describe_dataset(config: Config, dataset: Dataset) -> tuple[Config, Dataset]:
-    """Return the configuration that describes a data set made in Python, and the data set with its checksum."""
-    found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)  # it may have changed
-    pixels = {"size": dataset.shape[1], "channels": dataset.shape[0]}
-    scale = ",".join(map(str, dataset.value_range))  # for prediction
-    config = config.with_values("data", name=dataset.name, value_range=scale, **pixels)
-    return config, dataclasses.replace(dataset, checksum=found)
 
 
 def _complete(config: Config, dataset: Dataset, partition: Partition | None) -> tuple[Config, Partition]:
