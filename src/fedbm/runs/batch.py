@@ -119,16 +119,14 @@ def plan_jobs(
     jobs: dict[Path, BatchRun] = {}
     for config in configs:
         plan = make_plan(config, dataset=dataset, progress=progress)
-        folder, title = run_path(plan), title_of(plan.config)
-        if dataset is not None:
-            jobs[folder] = BatchRun(folder, title, plan.config, plan, notes=plan.notes)
-            continue
-        try:
-            config = dataclasses.replace(plan.config, method=for_processes(plan.config.method))
-            jobs[folder] = BatchRun(folder, title, config, notes=plan.notes)
-        except FedBMError as reason:
-            why = f"these runs are computed one after the other, because {reason}"
-            jobs[folder] = BatchRun(folder, title, plan.config, plan, why, plan.notes)
+        config, only_here, why = plan.config, dataset is not None, ""
+        if not only_here:
+            try:
+                config = dataclasses.replace(config, method=for_processes(config.method))
+            except FedBMError as reason:
+                only_here, why = True, f"these runs are computed one after the other, because {reason}"
+        folder, own = run_path(plan), plan if only_here else None
+        jobs[folder] = BatchRun(folder, title_of(config), config, own, why, plan.notes)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())

@@ -85,10 +85,10 @@ class Comparison:
         rows: dict[tuple[Any, ...], list[RunView]] = {}
         for run in self.runs:
             rows.setdefault((run.data, run.partition, run.beta, run.label), []).append(run)
-        cells = []
-        for (data, partition, beta, label), runs in rows.items():
-            cells.append((data, partition, "" if beta is None else beta, label, len(runs), *mean_scores(runs)))
-        return cells
+        return [
+            (data, partition, "" if beta is None else beta, label, len(runs), *mean_scores(runs))
+            for (data, partition, beta, label), runs in rows.items()
+        ]
 
 
 def compare(

@@ -95,9 +95,8 @@ def connect(config: Config) -> Pool:
             ) from error
     nodes = [node for node in ray.nodes() if node["Alive"]]
     places, needs = _find_places(config, nodes)
-    _check_folders(
-        ray, [node for node in nodes if node["Resources"].get("GPU" if "num_gpus" in needs else "CPU")], config
-    )
+    resource = "GPU" if "num_gpus" in needs else "CPU"
+    _check_folders(ray, [node for node in nodes if node["Resources"].get(resource)], config)
     actor = ray.remote(Actor).options(max_concurrency=2, **needs)
 
     def start(share: int, changes: dict[str, Any]) -> Worker:

@@ -284,12 +284,10 @@ def method_values(method: Method) -> dict[str, Any]:
 
 def method_label(method: Method, recommends: Mapping[str, Any]) -> str:
     """Return the method's name with the options that differ from default and recommendation: 'fedbm · generator=no'."""
-    changed = []
-    for f in dataclasses.fields(method):
-        value = getattr(method, f.name)
-        if value != recommends.get(f.name, f.default):
-            changed.append(f"{f.name}={format_option(value)}")
-    return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
+    usual = {f.name: recommends.get(f.name, f.default) for f in dataclasses.fields(method)}
+    values = {name: getattr(method, name) for name in usual}
+    changed = [f"{name}={format_option(value)}" for name, value in values.items() if value != usual[name]]
+    return f"{method.name} · {', '.join(changed)}" if changed else method.name
 
 
 def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
