@@ -192,7 +192,8 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
         for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
             values[name] = {int(number): value for number, value in values[name].items()}
         for name in ("best", "last"):
-            values[name] = values[name] and decode(Evaluation, values[name], path, remedy)
+            if values[name] is not None:
+                values[name] = decode(Evaluation, values[name], path, remedy)
         return server, Progress(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FedBMError(f"cannot read {path}: its metadata is damaged ({error}){remedy}") from error
