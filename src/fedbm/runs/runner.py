@@ -194,8 +194,12 @@ def run(plan: Plan) -> Generator[Event, None, None]:
             f"on = {plan.config.engine.on} needs several runs, and data and methods that are read from files. "
             "Remove on."
         )
-    with closing(iterate_run(plan)) as events:  # closing it may write a checkpoint, and fail
-        yield from (event for event in events if event is not None)
+    return _skip_waiting(iterate_run(plan))
+
+
+def _skip_waiting(turns: Generator[Event | None, None, None]) -> Generator[Event, None, None]:
+    with closing(turns):  # this may write a checkpoint, and fail
+        yield from (event for event in turns if event is not None)
 
 
 def iterate_run(plan: Plan) -> Generator[Event | None, None, None]:
