@@ -89,7 +89,7 @@ def train_rounds(
         losses.append({name: float(value) for name, value in more.items()})
         if observe is not None:
             observe(round_)
-    return server, {client: states[client] for client in states}, losses
+    return server, {client: states.load(client) for client in states}, losses
 
 
 # Adam divides by the root of a mean square, which magnifies rounding: in float32 a digit more is allowed

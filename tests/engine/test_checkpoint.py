@@ -165,6 +165,16 @@ def test_a_missing_checkpoint_is_allowed_but_not_one_of_another_run(tmp_path: Pa
         load_checkpoint(tmp_path, "me", "cpu")
 
 
+@pytest.mark.parametrize("key", ["round", "client_rounds", "holds", "best", "empty_rounds"])
+def test_damaged_progress_is_refused(tmp_path: Path, key: str) -> None:
+    """The checksum is of the tensors only."""
+    progress = {**vars(Progress(1)), key + "?": 1}
+    del progress[key]
+    save_tensors(tmp_path / "checkpoint.safetensors", state(1), {"run": "me", "progress": progress})
+    with pytest.raises(FedBMError, match=r"cannot read .* its metadata is damaged .*; remove it to start this run"):
+        load_checkpoint(tmp_path, "me", "cpu")
+
+
 def test_a_checkpoint_keeps_what_it_names_and_removes_the_rest(tmp_path: Path) -> None:
     progress = Progress(1, best=evaluation(1))
     states = ClientStates(tmp_path / "clients", "cpu", progress.client_rounds)

@@ -54,7 +54,7 @@ def test_errors_name_the_place_of_the_images(monkeypatch, tmp_path):
 def test_full_memory_while_the_images_are_on_the_gpu():
     images = place_images(np.zeros(10**8, dtype=np.uint8), CUDA, "gpu", "zeros")
     assert images.is_cuda
-    message = "width or size, or data_on = host: the images take 0.1 GB of it$"
+    message = "width or size, or data_on = host: the images take 100.0 MB of it$"
     with pytest.raises(FedBMError, match=message), explain_memory_errors(CUDA):
         torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
 

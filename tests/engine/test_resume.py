@@ -221,6 +221,8 @@ def test_a_folder_that_cannot_be_written(
     err = capsys.readouterr().err
     assert err.startswith(f"fedbm: cannot write {tmp_path / 'out'}")
     assert err.endswith("; free some space or choose another folder\n")
+    assert main(command(tiny, tmp_path / ("x" * 300))) == 2
+    assert "File name too long; free some space or choose another folder" in capsys.readouterr().err
 
 
 def test_seconds_add_up_over_interruptions(plan: Plan) -> None:

@@ -96,6 +96,22 @@ def test_lines_after_the_checkpoint_are_cut(folder: RunFolder) -> None:
     assert rounds(folder) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text.replace("null", "NaN", 1), "line 1 of .* is damaged: lr must be a number, not nan. Remove"),
+        (lambda text: text.splitlines(keepends=True)[0] + text, "must contain rounds 1 to 3, .* but has 4 of them"),
+    ],
+)
+def test_a_run_does_not_resume_after_damaged_lines(folder: RunFolder, change: Any, words: str) -> None:
+    path = folder.path / "rounds.jsonl"
+    damaged = change(path.read_text(encoding="utf-8"))
+    path.write_text(damaged, encoding="utf-8")
+    with pytest.raises(FedBMError, match=words):
+        folder.cut_after(3)
+    assert path.read_text(encoding="utf-8") == damaged
+
+
 def test_lines_the_checkpoint_counts_on_must_be_there(folder: RunFolder) -> None:
     before = (folder.path / "rounds.jsonl").read_bytes()
     with pytest.raises(FedBMError, match="must contain rounds 1 to 5, .* but has 3 of them"):

@@ -99,6 +99,14 @@ def total(run: RunView, part: str, key: str) -> float:
     return sum(record[part][key] for record in run.rounds)
 
 
+def test_no_record_is_made_of_a_run_with_damaged_pictures(tmp_path: Path) -> None:
+    run = fake_run(tmp_path, "fedbm")
+    for damaged in (b"junk", (run / "generated.png").read_bytes()[:100]):
+        (run / "generated.png").write_bytes(damaged)
+        with pytest.raises(FedBMError, match=r"cannot read .*generated\.png: .* Delete it to make the report without"):
+            write_record(read_run(run), tmp_path / "record.json")
+
+
 def test_partitions_are_compared_by_digest(tmp_path: Path) -> None:
     runs = [read_run(fake_run(tmp_path / "runs", method, seed=0)) for method in ("fedavg", "fedbm")]
     for run in runs:

@@ -13,9 +13,11 @@ from whole_runs import after_round, assert_same_run, folder_of, play, small_plan
 
 import fedbm
 from fedbm.cli import main
+from fedbm.engine import round_loop
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.runs import tracking
+from fedbm.runs.batch import BatchRun, run_batch
 from fedbm.runs.tracking import flat_settings, scalars
 
 
@@ -132,6 +134,56 @@ def test_callbacks_of_a_comparison(scans: Path, tiny: dict[str, Any], tmp_path: 
     assert log.calls.count(("finished", 0)) == 2
 
 
+@pytest.fixture
+def loaded(scans: Path, tiny: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """Arguments of compare() for two short runs, one after the other in this process."""
+    own = {key: value for key, value in tiny.items() if key not in ("data", "method", "size", "channels")}
+    data = fedbm.load(scans, size=16, channels=1)
+    return {**own, "data": data, "methods": ["fedavg", "fednh"], "seeds": 1, "rounds": 1, "out": str(tmp_path)}
+
+
+def test_after_a_failure_in_the_last_round_no_other_run_begins(loaded: dict[str, Any]) -> None:
+    log = Log(("end", 1))
+    with pytest.raises(FedBMError, match="Log.on_round_end failed: ValueError: enough of 1. Run the same"):
+        fedbm.compare(callbacks=[log], **loaded)
+    assert {info.id.partition("-")[0] for info in log.runs} == {"fedavg"}
+
+
+def test_every_run_of_a_comparison_ends_for_its_callbacks(loaded: dict[str, Any]) -> None:
+    """Even if the end of one fails, or the user interrupts the command."""
+    log = Log(("finished", 0))
+    with pytest.raises(FedBMError, match="Log.on_end failed: ValueError: enough of 0. The run is saved."):
+        fedbm.compare(callbacks=[log], **loaded)
+    assert log.calls.count(("finished", 0)) == 2
+
+    class Interrupted(Log):
+        def on_evaluation(self, run: fedbm.RunInfo, record: RoundRecord) -> None:
+            raise KeyboardInterrupt
+
+    log = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        fedbm.compare(callbacks=[log], **{**loaded, "seeds": [5]})
+    assert log.calls[-1] == ("stopped", 0)
+
+
+def test_a_checkpoint_that_cannot_be_written_on_stopping_is_reported(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failed callback says that the run can continue, but from an earlier round than the user expects."""
+
+    def fail(*arguments: Any) -> None:
+        raise FedBMError("cannot write checkpoint.safetensors: no space left")
+
+    class Full(fedbm.Callback):
+        def on_round_end(self, run: fedbm.RunInfo, record: RoundRecord) -> None:
+            if record.round == 2:
+                monkeypatch.setattr(round_loop, "save_checkpoint", fail)
+                raise ValueError("enough")
+
+    with pytest.raises(FedBMError, match="cannot write checkpoint.safetensors: no space left"):
+        simulate(tiny, tmp_path, Full())
+
+
 # --- trackers -------------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +240,21 @@ def test_a_tracker_that_cannot_start_stops_the_run_with_a_sentence(
     monkeypatch.setattr(tracking, "MLflow", fail)
     with pytest.raises(FedBMError, match="track = mlflow cannot start: ConnectionError: nobody answers"):
         play(small_plan_of(tiny, tmp_path, track="mlflow"))
+
+
+def test_a_tracker_that_fails_at_the_end_of_a_finished_run_spends_no_budget(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(fedbm.Callback):
+        def on_end(self, run: fedbm.RunInfo, finished: bool) -> None:
+            raise ValueError("the server is gone")
+
+    monkeypatch.setattr(tracking, "TensorBoard", Failing)
+    plan = small_plan_of({**tiny, "rounds": 1}, tmp_path, track="tensorboard")
+    found = run_batch([BatchRun(folder_of(plan), "one", plan.config, plan)])
+    assert found.failures == ("one: Failing.on_end failed: ValueError: the server is gone. The run is saved.",)
+    assert (folder_of(plan) / "summary.json").exists()
+    assert found.stopped == ""
 
 
 def test_settings_are_flat_and_without_the_engine(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -174,6 +176,18 @@ def test_a_variant_of_a_method_keeps_the_states_of_both_apart_from_the_model() -
 
     state = {"body.w": 1, "scaffold.c.body.w": 2, "variant.v": 3}
     assert Variant().model_state(state) == {"body.w": 1}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [{}, {"limit": math.nan}])
+def test_an_option_may_be_infinite_or_not_a_number(tiny: dict[str, Any], tmp_path: Path, values: Any) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Limited(fedbm.FedAvg):
+        name: ClassVar[str] = "limited"
+        limit: float = math.inf
+
+    settings = {key: value for key, value in tiny.items() if key != "method"} | {"rounds": 1, "out": tmp_path}
+    run = fedbm.simulate(method=Limited(**values), **settings)
+    assert run.config["method"]["limit"] == ("NaN" if values else "Infinity")
 
 
 def test_options_come_from_a_configuration_file(write: Write) -> None:

@@ -106,6 +106,7 @@ def test_to_pandas(scans: Path, shared: dict[str, Any], monkeypatch: pytest.Monk
         ({"seed": 3}, "compare() has no argument seed. Use seeds."),
         ({"seeds": 0}, "seeds must be a count from 1 to 99"),
         ({"methods": []}, "no method is given"),
+        ({"betas": []}, "betas is empty; give at least one β"),
         ({"methods": "fedmb"}, 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ({"methods": [FedAvg]}, "method must be a name or an object"),
         ({"temperature": 3}, "temperature is an option of fedbm, but not of fedavg"),

@@ -107,6 +107,13 @@ def test_a_method_of_ones_own_is_given_again(tiny: dict[str, Any], tmp_path: Pat
         fedbm.load_model(folder, "cpu")
 
 
+def test_another_file_in_place_of_the_model_is_refused(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained(tiny, tmp_path)
+    (folder / "checkpoint.safetensors").replace(folder / "model.safetensors")
+    with pytest.raises(FedBMError, match=r"model\.safetensors is not the model of a run\. Restore the file\."):
+        fedbm.load_model(folder, "cpu")
+
+
 @pytest.mark.parametrize("in_python", [False, True])
 def test_new_images_are_read_with_the_value_range_of_the_run(tmp_path: Path, in_python: bool) -> None:
     for level, name in ((500, "ill"), (3500, "well")):

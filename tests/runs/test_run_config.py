@@ -80,6 +80,7 @@ def test_accepted(section: type, key: str, value: Any, kept: Any) -> None:
         (TrainOptions, "lr", 0, "lr must be above 0, not 0"),
         (TrainOptions, "lr", "nan", 'lr must be a number, not "nan"'),
         (TrainOptions, "lr", float("inf"), "lr must be a number, not inf"),
+        (TrainOptions, "weight_decay", 1e300, "weight_decay must be at most 1e+30 in size, not 1e+300"),
         (TrainOptions, "participation", "1.01", "participation must be at most 1, not 1.01"),
         (TrainOptions, "optimizer", "adm", 'optimizer must be sgd, adam or adamw, not "adm" (did you mean "adam"?)'),
         (TrainOptions, "optimizer", 3, "optimizer must be sgd, adam or adamw, not 3"),

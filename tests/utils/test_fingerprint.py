@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedbm.methods import FedBM
 from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint
+from fedbm.utils.io import digest_of
 
 
 class Body(nn.Module):
@@ -46,12 +47,14 @@ PAIRS = {
     "a method": (lambda x: getattr(Body(0.0), x), "forward", "extra_repr"),
     "a function of PyTorch": (lambda x: x, F.relu, F.gelu),
     "members of a set": (lambda x: {1, x}, 2, 3),
+    "infinity": (lambda x: x, float("inf"), float("-inf")),
 }
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_different_values_have_different_fingerprints(name: str) -> None:
     make, one, other = PAIRS[name]
+    digest_of({"value": fingerprint(make(one))})  # the description is JSON
     assert fingerprint(make(one)) == fingerprint(make(one))
     assert fingerprint(make(one)) != fingerprint(make(other))
 

@@ -24,6 +24,7 @@ from fedbm.utils.text import format_value
 TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 MAX_SEED = 2**32 - 1
+MAX_NUMBER = 1e30  # PyTorch computes with 32 bits
 
 BOUNDS = {
     "above": (operator.gt, "above"),
@@ -136,6 +137,8 @@ def _convert(kind: Any, value: Any, key: str, whose: str = "") -> Any:
         with suppress(TypeError, ValueError, OverflowError):  # not a number, infinite, or too large for a float
             number = float(value)
             if kind is float and math.isfinite(number):
+                if abs(number) > MAX_NUMBER:
+                    raise FedBMError(f"{key} must be at most {MAX_NUMBER:g} in size{whose}, not {format_value(value)}")
                 return number
             if kind is int and number == int(number):
                 return int(number) if abs(number) < 2**53 else int(value)  # above, a float does not have all digits

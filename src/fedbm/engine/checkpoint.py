@@ -45,9 +45,8 @@ class Progress:
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
-    accepted_norms: dict[int, list[tuple[int, float]]] = field(
-        default_factory=dict
-    )  # recent round → (n, norm) of each accepted update, if a server checks the updates of nodes
+    # recent round → (n, norm) of each accepted update, if a server checks the updates of nodes
+    accepted_norms: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     empty_rounds: int = 0  # consecutive rounds without a usable update
 
     @property
@@ -109,6 +108,11 @@ class ClientStates(Mapping[int, State]):
         return client in self.rounds
 
     def __getitem__(self, client: int) -> State:
+        """Return a client's state as methods know it, without the tensors of the optimiser."""
+        return split_by_prefix(self.load(client), OPTIMIZER_PREFIX)[0]
+
+    def load(self, client: int) -> State:
+        """Return a client's state with the tensors of the optimiser."""
         if client in self._cached:
             return {name: value.clone() for name, value in self._cached[client].items()}  # the caller may change them
         return load_tensors(self._path(client, self.rounds[client]), self._device)[0]
@@ -118,10 +122,6 @@ class ClientStates(Mapping[int, State]):
 
     def __len__(self) -> int:
         return len(self.rounds)
-
-    def method_states(self) -> Mapping[int, State]:
-        """Return the states as methods know them, without the tensors of optimisers."""
-        return _MethodStates(self)
 
     def put(self, client: int, round_: int, state: State) -> None:
         """Replace the state of a client by its state after *round_*."""
@@ -155,18 +155,10 @@ class ClientStates(Mapping[int, State]):
         return self._folder / f"{client}-{round_}.safetensors"
 
 
-@dataclass(frozen=True)
-class _MethodStates(Mapping[int, State]):
-    states: ClientStates
-
-    def __getitem__(self, client: int) -> State:
-        return {name: value for name, value in self.states[client].items() if not name.startswith(OPTIMIZER_PREFIX)}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.states)
-
-    def __len__(self) -> int:
-        return len(self.states)
+def split_by_prefix(state: State, prefix: str) -> tuple[State, State]:
+    """Return the tensors without *prefix* and those with it, which lose it."""
+    own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return {name: value for name, value in state.items() if not name.startswith(prefix)}, own
 
 
 def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:
@@ -195,13 +187,16 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
         raise FedBMError(f"{error}; put the file back, or remove it to start this run over") from error
     if notes.get("run") != run_id or "progress" not in notes:
         raise FedBMError(f"{path} is not the checkpoint of {run_id}; remove it to start this run over")
-    values = notes["progress"]
-    for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
-        values[name] = {int(number): value for number, value in values[name].items()}
-    for name in ("best", "last"):
-        if values[name] is not None:
-            values[name] = decode(Evaluation, values[name], path, "; remove it to start this run over")
-    return server, Progress(**values)
+    values, remedy = notes["progress"], "; remove it to start this run over"
+    try:
+        for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
+            values[name] = {int(number): value for number, value in values[name].items()}
+        for name in ("best", "last"):
+            if values[name] is not None:
+                values[name] = decode(Evaluation, values[name], path, remedy)
+        return server, Progress(**values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FedBMError(f"cannot read {path}: its metadata is damaged ({error}){remedy}") from error
 
 
 def rounds_behind(folder: Path) -> int:

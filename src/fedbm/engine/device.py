@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
 from fedbm.utils.metrics import Array
+from fedbm.utils.text import format_bytes
 
 T = TypeVar("T")
 
@@ -101,11 +102,8 @@ def share_on_device(array: Array, name: str, device: torch.device) -> Tensor:
 def place_images(array: Array, device: torch.device, data_on: str = "auto", name: str | None = None) -> Tensor:
     """Return images on the device, or in host memory if *data_on* is host or they take too much of a GPU's memory.
 
-    Args:
-        name: runs of one process that use the same name share the images on the device.
-
-    Raises:
-        FedBMError: if *data_on* is gpu and the device is not a GPU or has too little memory.
+    Runs of one process that use the same *name* share them. Raise FedBMError if *data_on* is gpu and the device is not
+    a GPU or has too little memory.
     """
     if data_on == "gpu" and device.type != "cuda":
         raise FedBMError(f"data_on = gpu needs a CUDA device, but the device is {device}; use data_on = auto")
@@ -118,13 +116,9 @@ def place_images(array: Array, device: torch.device, data_on: str = "auto", name
         return torch.from_numpy(array).to(device) if name is None else share_on_device(array, name, device)
     except torch.OutOfMemoryError as error:
         raise FedBMError(
-            f"the images take {format_gigabytes(array.nbytes)}, but {device} has only {format_gigabytes(free)} of free "
+            f"the images take {format_bytes(array.nbytes)}, but {device} has only {format_bytes(free)} of free "
             "memory; use data_on = host or auto"
         ) from error
-
-
-def format_gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"
 
 
 def gather_rows(array: Tensor, chosen: Tensor, pin: bool) -> Tensor:
@@ -166,7 +160,7 @@ def explain_memory_errors(device: torch.device) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:  # PyTorch raises a plain RuntimeError on the CPU
         if isinstance(error, MemoryError) or re.search("out of memory|allocate memory|enough memory", str(error)):
             images = sum(t.nbytes for (_, place), t in _SHARED.items() if place == device and t.dtype == torch.uint8)
-            advice = f", or data_on = host: the images take {format_gigabytes(images)} of it" if images else ""
+            advice = f", or data_on = host: the images take {format_bytes(images)} of it" if images else ""
             raise FedBMError(
                 f"the memory of {device} is too small; try a smaller batch, width or size{advice}"
             ) from error

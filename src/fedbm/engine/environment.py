@@ -58,16 +58,11 @@ def environment(device: torch.device) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": device_name(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "command": shlex.join(["fedbm" if program == "__main__.py" else program, *sys.argv[1:]]),  # python -m fedbm
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def device_name(device: torch.device) -> str:
-    """Return the name of the GPU, or "cpu"."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @functools.cache

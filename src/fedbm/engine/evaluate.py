@@ -112,11 +112,6 @@ def global_states(method: Method, server: State, clients: Mapping[int, State]) -
         yield from method.global_states(server, clients)
 
 
-def first_state(method: Method, server: State, clients: Mapping[int, State]) -> State | None:
-    """Return the first of the global states, or None if there are none."""
-    return next(global_states(method, server, clients), None)
-
-
 def score_confusion(matrix: Array) -> Scores:
     """Return the scores of a confusion matrix. The AUC is None because it needs probabilities."""
     values: Scores = {**scores_from_confusion(matrix), "auc": None}
@@ -139,16 +134,12 @@ def personal_score(
     data: Samples,
 ) -> PersonalScores | None:
     """Return the accuracy of each client's own model on common samples, weighted by that client's label mix."""
-    if not method.personalises:
-        return None
     scores: dict[str, float] = {}
     for client, state in clients.items():
         matrix = personal_confusion(method, model, method.personal_state(server, state), data)
         if (accuracy := label_mix_accuracy(matrix, facts[client].label_counts)) is not None:
             scores[str(client)] = accuracy
-    if not scores:
-        return None
-    return PersonalScores(float(np.mean(list(scores.values()))), scores)
+    return PersonalScores(float(np.mean(list(scores.values()))), scores) if scores else None
 
 
 @dataclass
@@ -187,10 +178,10 @@ class RoundScorer:
                 evaluation = dataclasses.replace(evaluation, averaged=averaged)
             states = global_states(self.method, self.server, self.clients)
             evaluation = yield from self._score_held_out(evaluation, states)
-        if self.sets:  # it costs one evaluation per client
-            facts = self.cohort.census() if self.method.personalises and self.clients else {}
+        if self.sets and self.method.personalises:  # it costs one evaluation per client
+            facts, test = self.cohort.census(), self.sets["test"]
             with autocast(next(self.model.parameters()).device, self.precision):
-                personal = personal_score(self.method, self.model, self.server, self.clients, facts, self.sets["test"])
+                personal = personal_score(self.method, self.model, self.server, self.clients, facts, test)
             evaluation = dataclasses.replace(evaluation, personal=personal)
         return evaluation
 

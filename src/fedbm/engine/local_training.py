@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.augmentation import augment, draw_augmentation
-from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
+from fedbm.engine.checkpoint import OPTIMIZER_PREFIX, split_by_prefix
 from fedbm.engine.device import autocast, gather_rows, send_to
 from fedbm.errors import FedBMError
 from fedbm.methods.base import (
@@ -165,12 +165,6 @@ def check_batch_norms(method: Method, model: nn.Module, train: TrainOptions) -> 
         )
 
 
-def split_optimizer_state(client: State) -> tuple[State, State]:
-    """Split a client's state into the method's tensors and those of its optimiser, without their prefix."""
-    saved = {name.removeprefix(OPTIMIZER_PREFIX): v for name, v in client.items() if name.startswith(OPTIMIZER_PREFIX)}
-    return {name: v for name, v in client.items() if not name.startswith(OPTIMIZER_PREFIX)}, saved
-
-
 def train_client(
     method: Method,
     model: nn.Module,
@@ -184,7 +178,7 @@ def train_client(
 ) -> tuple[Upload, State]:
     """Train *model* as client *facts.client* in this round. Return the client's upload and its new state."""
     started = time.perf_counter()
-    own, saved = split_optimizer_state(client)
+    own, saved = split_by_prefix(client, OPTIMIZER_PREFIX)
     context = method.start_client(model, received, own, facts)
     optimizers: dict[int, tuple[torch.optim.Optimizer, list[tuple[str, nn.Parameter]]]] = {}
     sums: dict[str, Tensor] = {}

@@ -21,7 +21,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.clients.cohort import Cohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
-from fedbm.engine.evaluate import RoundScorer, first_state, global_states
+from fedbm.engine.evaluate import RoundScorer, global_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.round_record import AveragedScores, ClientRound, Dropped, Evaluation, RoundRecord, Traffic, is_better
 from fedbm.engine.run_folder import RunFolder
@@ -251,10 +251,8 @@ class RoundLoop:
         if round_ % self.train.evaluate_every and round_ != self.train.rounds:
             return None
         yield Event(round_, "evaluate")
-        clients, precision = self.states.method_states(), self.train.precision
-        scorer = RoundScorer(
-            round_, self.method, self.model, self.server, clients, self.cohort, self.sets, self.held_out, precision
-        )
+        models = (self.method, self.model, self.server, self.states)
+        scorer = RoundScorer(round_, *models, self.cohort, self.sets, self.held_out, self.train.precision)
         average = self.average.state() if self.average is not None and self.average.rounds else None
         evaluation = yield from scorer.evaluate(average, self.progress.best, self.is_last(round_))
         self._traffic += Traffic(sent=scorer.sent)
@@ -339,10 +337,9 @@ class RoundLoop:
 
     def common_state(self) -> State | None:
         """Return the one state that is scored; None if there are several, or if it is a single client's own."""
-        clients = self.states.method_states()
-        several = list(islice(global_states(self.method, self.server, clients), 2))
-        is_personal = self.method.personalises and len(clients) == 1
-        if len(several) != 1 or (is_personal and first_state(self.method, self.server, {}) is None):
+        several = list(islice(global_states(self.method, self.server, self.states), 2))
+        is_personal = self.method.personalises and len(self.states) == 1
+        if len(several) != 1 or (is_personal and next(global_states(self.method, self.server, {}), None) is None):
             return None
         return several[0]
 

@@ -39,7 +39,7 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        return (self.path / "summary.json").exists()
+        return os.path.exists(self.path / "summary.json")  # Path.exists() raises OSError if the name is too long
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -56,16 +56,12 @@ class RunFolder:
                 raise BusyError(f"another process is working on {self.path}. Wait until it has ended.") from error
             except OSError as error:
                 raise cannot_write(self.path, error) from error
-            self._remove_partial_files()
+            for leftover in self.path.rglob(".*.part"):  # of a process that was killed while it wrote
+                with suppress(OSError):
+                    leftover.unlink()
             yield
         finally:
             handle.close()
-
-    def _remove_partial_files(self) -> None:
-        """Remove the incomplete files of a killed process."""
-        for leftover in self.path.rglob(".*.part"):
-            with suppress(OSError):
-                leftover.unlink()
 
     def append(self, record: RoundRecord, has_average: bool = False) -> None:
         """Add a line to rounds.jsonl; only runs with an averaged model have the key `averaged`."""
@@ -87,25 +83,23 @@ class RunFolder:
     def cut_after(self, round_: int) -> None:
         """Remove the lines after *round_* and an incomplete last line; raise FedBMError if one before is missing."""
         path = self.path / "rounds.jsonl"
-        kept = [line for line in _read_lines(path) if line["round"] <= round_]
-        if [line["round"] for line in kept] != list(range(1, round_ + 1)):
+        kept = [(text, record.round) for text, record in _read_lines(path) if record.round <= round_]
+        if [number for _, number in kept] != list(range(1, round_ + 1)):
             raise FedBMError(
                 f"{path} must contain rounds 1 to {round_}, because the checkpoint is of round {round_}, but has "
                 f"{len(kept)} of them. Restore the file, or remove {self.path} to start this run over."
             )
-        with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
-            for line in kept:
-                stream.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(b"".join(text + b"\n" for text, _ in kept))
 
 
 def read_rounds(path: Path) -> tuple[RoundRecord, ...]:
     """Return the records of a rounds.jsonl; an incomplete last line, as an interrupted run leaves it, is ignored."""
-    return tuple(
-        decode(RoundRecord, line, f"line {number} of {path}") for number, line in enumerate(_read_lines(path), 1)
-    )
+    return tuple(record for _, record in _read_lines(path))
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> list[tuple[bytes, RoundRecord]]:
+    """Return the complete lines of a rounds.jsonl, each with its record."""
     try:
         complete = path.read_bytes().rpartition(b"\n")[0]
     except FileNotFoundError:
@@ -114,15 +108,12 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         raise FedBMError(f"cannot read {path}: {error.strerror}") from error
     lines = []
     for number, text in enumerate(complete.split(b"\n") if complete else [], 1):
+        where, remedy = f"line {number} of {path} is damaged", f". Remove {path.parent} to start this run over."
         try:
-            line = json.loads(text)
-            if type(line["round"]) is not int:
-                raise TypeError("its round is not a whole number")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FedBMError(
-                f"line {number} of {path} is damaged: {error}. Remove {path.parent} to start this run over."
-            ) from error
-        lines.append(line)
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FedBMError(f"{where}: {error}{remedy}") from error
+        lines.append((text, decode(RoundRecord, value, where, remedy)))
     return lines
 
 

@@ -27,9 +27,10 @@ ROUNDS, SUMS = f"{PREFIX}rounds", f"{PREFIX}sums."
 
 
 class ServerAverage:
-    """Add the model of each round; read the averaged model at any time.
+    """Add the model of each round; read the averaged model at any time. *decay* is d.
 
-    To resume a run, give the number of *rounds* so far and their *sums*, in which second moments replace variances.
+    A resumed run passes the number of models so far (*rounds*) and the accumulated tensors by name (*sums*), in which
+    second moments take the place of variances.
 
     >>> average = ServerAverage(0.9)
     >>> for value in (1.0, 4.0):

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rich.console import Console
 from fedbm.config.options import BY_BETA
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
+from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo
 from fedbm.runs.custom_method import for_processes
@@ -95,7 +96,7 @@ class BatchRun:
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / "summary.json").exists()
+        return RunFolder(self.folder).done
 
 
 @dataclass(frozen=True)
@@ -118,16 +119,14 @@ def plan_jobs(
     jobs: dict[Path, BatchRun] = {}
     for config in configs:
         plan = make_plan(config, dataset=dataset, progress=progress)
-        folder, title = run_path(plan), title_of(plan.config)
-        if dataset is not None:
-            jobs[folder] = BatchRun(folder, title, plan.config, plan, notes=plan.notes)
-            continue
-        try:
-            config = dataclasses.replace(plan.config, method=for_processes(plan.config.method))
-            jobs[folder] = BatchRun(folder, title, config, notes=plan.notes)
-        except FedBMError as reason:
-            why = f"these runs are computed one after the other, because {reason}"
-            jobs[folder] = BatchRun(folder, title, plan.config, plan, why, plan.notes)
+        config, only_here, why = plan.config, dataset is not None, ""
+        if not only_here:
+            try:
+                config = dataclasses.replace(config, method=for_processes(config.method))
+            except FedBMError as reason:
+                only_here, why = True, f"these runs are computed one after the other, because {reason}"
+        folder, own = run_path(plan), plan if only_here else None
+        jobs[folder] = BatchRun(folder, title_of(config), config, own, why, plan.notes)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())
@@ -148,17 +147,17 @@ def run_batch(
     """
     pending = [job for job in jobs if not job.is_finished]
     budget = budget or Budget(None)
-    failures: list[str] = []
+    failures: dict[Path, str] = {}
     with closing(_events(pending, budget)) as events:  # closing it stops the runs
         for job, news in events:
             if isinstance(news, Failure):
                 keep_failure(job.folder, news)
-                failures.append(f"{job.title}: {news.reason}")
+                failures[job.folder] = f"{job.title}: {news.reason}"
             elif news.record is not None:
                 budget.add_round(job.folder, news.record.seconds["total"])
             on_news(job, news)
-    is_complete = len(failures) == sum(not job.is_finished for job in pending)
-    return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
+    is_complete = all(job.is_finished or job.folder in failures for job in pending)
+    return BatchResult(tuple(failures.values()), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
 
 
 def run_jobs(
@@ -171,11 +170,12 @@ def run_jobs(
 ) -> BatchResult:
     """Run the jobs that are not finished, show their progress, and call *callbacks* in this process.
 
-    If a callback fails, all runs stop after their current round, and its FedBMError is raised.
+    If a callback fails, all runs stop after their current round, and its FedBMError is raised. However the runs end,
+    on_end is called for each that has begun.
     """
     budget, notifiers, failures = budget or Budget(None), dict[Path, Notifier](), list[FedBMError]()
     pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
-    with show_runs(console, pending) as show:
+    with ExitStack() as ends, show_runs(console, pending) as show:
 
         def report(job: BatchRun, news: Event | Failure) -> None:
             show(job.folder, news)
@@ -185,17 +185,16 @@ def run_jobs(
                 return
             if on_event is not None:
                 on_event(job.title, news)
-            info = RunInfo(job.folder.name, job.folder, to_values(job.config))
+            if job.folder not in notifiers:
+                notifiers[job.folder] = Notifier(callbacks, RunInfo(job.folder.name, job.folder, to_values(job.config)))
+                ends.callback(lambda: notifiers[job.folder].end(job.is_finished))
             try:
-                notifiers.setdefault(job.folder, Notifier(callbacks, info))(news)
+                notifiers[job.folder](news)
             except FedBMError as error:
                 failures.append(error)
                 budget.stop()
 
         result = run_batch(jobs, report, budget)
-    for job in jobs:
-        if job.folder in notifiers:
-            notifiers[job.folder].end(job.is_finished)
     if failures:
         raise failures[0]
     return result
@@ -215,15 +214,15 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
             for number, news in events:
                 yield in_processes[number], news
     for job in jobs:
-        if job.plan is not None:
-            if job.note:
-                yield job, Event(0, "train", note=job.note)
-            try:
-                with closing(run(job.plan)) as rounds:
-                    for event in rounds:
-                        yield job, event
-                        is_between_rounds = event.record is not None and not event.last
-                        if is_between_rounds and budget.is_last_round(job.folder):
-                            return  # closing it writes a checkpoint
-            except FedBMError as error:
-                yield job, Failure.of(error)
+        if job.plan is None or budget.is_last_round(job.folder):
+            continue
+        if job.note:
+            yield job, Event(0, "train", note=job.note)
+        try:
+            with closing(run(job.plan)) as rounds:
+                for event in rounds:
+                    yield job, event
+                    if event.record is not None and not event.last and budget.is_last_round(job.folder):
+                        return  # closing it writes a checkpoint
+        except FedBMError as error:
+            yield job, Failure.of(error)

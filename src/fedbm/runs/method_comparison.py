@@ -85,10 +85,10 @@ class Comparison:
         rows: dict[tuple[Any, ...], list[RunView]] = {}
         for run in self.runs:
             rows.setdefault((run.data, run.partition, run.beta, run.label), []).append(run)
-        cells = []
-        for (data, partition, beta, label), runs in rows.items():
-            cells.append((data, partition, "" if beta is None else beta, label, len(runs), *mean_scores(runs)))
-        return cells
+        return [
+            (data, partition, "" if beta is None else beta, label, len(runs), *mean_scores(runs))
+            for (data, partition, beta, label), runs in rows.items()
+        ]
 
 
 def compare(
@@ -184,6 +184,8 @@ def make_grid(
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
+    if not betas:
+        raise FedBMError("betas is empty; give at least one β, or remove it")
     if arguments is None:
         arguments = {flag: flag for flag in settings}
     methods = [resolve_method(method) for method in methods]

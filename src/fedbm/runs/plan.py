@@ -60,18 +60,18 @@ def make_plan(
 ) -> Plan:
     """Load the data, partition it, read the concepts and compute the run id.
 
-    Args:
-        config: the configuration.
-        dataset: a data set made or loaded in Python, in place of the options that name one.
-        partition: a partition made in Python, in place of the options that describe one.
-        make_body: a function that makes the feature extractor, in place of the model options.
-        progress: called with (images decoded, images in all).
+    *dataset*, *partition* and *make_body* were made in Python and replace the options that describe them. *progress* is
+    called with (images decoded, images in all).
     """
     config = check_config(config)
     if dataset is None:
         dataset = load_dataset(config, progress)
     else:
-        config, dataset = _describe_dataset(config, dataset)
+        found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)  # it may have changed
+        dataset = dataclasses.replace(dataset, checksum=found)
+        channels, size, _ = dataset.shape
+        scale = ",".join(map(str, dataset.value_range))  # for prediction
+        config = config.with_values("data", name=dataset.name, value_range=scale, size=size, channels=channels)
     own = partition is not None
     config, partition = _complete(find_weights(config), dataset, partition)
     if config.method.central:
@@ -118,15 +118,6 @@ def make_task(
         hflip=source.hflip,
         vflip=source.vflip,
     )
-
-
-def _describe_dataset(config: Config, dataset: Dataset) -> tuple[Config, Dataset]:
-    """Return the configuration that describes a data set made in Python, and the data set with its checksum."""
-    found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)  # it may have changed
-    pixels = {"size": dataset.shape[1], "channels": dataset.shape[0]}
-    scale = ",".join(map(str, dataset.value_range))  # for prediction
-    config = config.with_values("data", name=dataset.name, value_range=scale, **pixels)
-    return config, dataclasses.replace(dataset, checksum=found)
 
 
 def _complete(config: Config, dataset: Dataset, partition: Partition | None) -> tuple[Config, Partition]:

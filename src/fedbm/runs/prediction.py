@@ -174,7 +174,10 @@ def load_model(
         raise FedBMError(f"{folder} has no model yet: a run writes model.safetensors when it is finished")
     if averaged and not (folder / "averaged.safetensors").exists():
         raise FedBMError(f"{folder} has no averaged model: only a run with server_average above 0 makes one")
-    state, notes = load_tensors(folder / f"{'averaged' if averaged else 'model'}.safetensors", place)
+    path = folder / f"{'averaged' if averaged else 'model'}.safetensors"
+    state, notes = load_tensors(path, place)
+    if "classes" not in notes:  # a checkpoint, for example
+        raise FedBMError(f"{path} is not the model of a run. Restore the file.")
     config = read_config(folder, method)
     architecture = dataclasses.replace(config.model, init_weights="")  # that file may have moved
     saved = folder / "concepts.safetensors"

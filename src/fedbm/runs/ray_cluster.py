@@ -80,8 +80,7 @@ class Actor:
 def connect(config: Config) -> Pool:
     """Connect to the cluster of $RAY_ADDRESS, or to the one of this machine, and return its places.
 
-    Raises:
-        FedBMError: If there is no cluster, if it does not have the device, or if a node does not see the folders.
+    Raise FedBMError if there is no cluster, if it does not have the device, or if a node does not see the folders.
     """
     try:
         ray: Any = importlib.import_module("ray")
@@ -96,9 +95,8 @@ def connect(config: Config) -> Pool:
             ) from error
     nodes = [node for node in ray.nodes() if node["Alive"]]
     places, needs = _find_places(config, nodes)
-    _check_folders(
-        ray, [node for node in nodes if node["Resources"].get("GPU" if "num_gpus" in needs else "CPU")], config
-    )
+    resource = "GPU" if "num_gpus" in needs else "CPU"
+    _check_folders(ray, [node for node in nodes if node["Resources"].get(resource)], config)
     actor = ray.remote(Actor).options(max_concurrency=2, **needs)
 
     def start(share: int, changes: dict[str, Any]) -> Worker:

@@ -276,19 +276,18 @@ def check_effects(configs: Sequence[Config], recommended: bool) -> None:
 
 
 def method_values(method: Method) -> dict[str, Any]:
-    """Return a method's name and options; a value of a user's method that is not plain data becomes its repr."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(method), default=repr))
+    """Return a method's name and options; a value of a user's method that is not plain data becomes a text."""
+    text = json.dumps(dataclasses.asdict(method), default=repr)
+    plain: dict[str, Any] = json.loads(text, parse_constant=str)  # NaN and infinity are not plain data either
     return {"name": method.name, **plain}
 
 
 def method_label(method: Method, recommends: Mapping[str, Any]) -> str:
     """Return the method's name with the options that differ from default and recommendation: 'fedbm · generator=no'."""
-    changed = []
-    for f in dataclasses.fields(method):
-        value = getattr(method, f.name)
-        if value != recommends.get(f.name, f.default):
-            changed.append(f"{f.name}={format_option(value)}")
-    return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
+    usual = {f.name: recommends.get(f.name, f.default) for f in dataclasses.fields(method)}
+    values = {name: getattr(method, name) for name in usual}
+    changed = [f"{name}={format_option(value)}" for name, value in values.items() if value != usual[name]]
+    return f"{method.name} · {', '.join(changed)}" if changed else method.name
 
 
 def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
@@ -302,11 +301,9 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
 
 def to_values(config: Config) -> dict[str, Mapping[str, Any]]:
     """Return *config* as {section: {key: value}}, without [concepts]."""
-    values: dict[str, Mapping[str, Any]] = {}
-    for section in ("data", "language", "model", "method", "train", "engine"):
-        options = getattr(config, section)
-        values[section] = method_values(options) if section == "method" else dataclasses.asdict(options)
-    return values
+    order = ("data", "language", "model", "method", "train", "engine")
+    values = {name: dataclasses.asdict(getattr(config, name)) for name in order}
+    return {**values, "method": method_values(config.method)}
 
 
 def format_sections(values: Mapping[str, Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from fedbm.engine.round_record import AveragedScores, Dropped, PersonalScores, RoundRecord, Traffic
 from fedbm.engine.run_folder import FORMAT as RUN_FORMAT
 from fedbm.errors import FedBMError
-from fedbm.report.figures.generated_images import COLUMNS, make_strip
+from fedbm.report.figures.generated_images import make_strip, read_sheet
 from fedbm.runs.run_config import format_sections
 from fedbm.runs.run_file_types import PHASES, SIDES, PartitionRecord, RunRecord
 from fedbm.runs.run_view import RunView, facts_of, partition_digest
@@ -70,8 +70,7 @@ def write_record(run: RunView, path: Path) -> None:
     lines = [f"{json.dumps(key)}: {compact.encode(value)}" for key, value in record_of(run).items()]
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     if _keeps_images(run):
-        assert run.generated is not None
-        _write_picture(run.generated, path.with_suffix(".jpg"))
+        _write_picture(run, path.with_suffix(".jpg"))
         if run.round_images:
             _write_strip(run, path.with_suffix(STRIP))
 
@@ -123,14 +122,13 @@ def read_checked_record(path: Path) -> RunView:
     return found
 
 
-def _write_picture(source: Path, path: Path) -> None:
+def _write_picture(run: RunView, path: Path) -> None:
     """Write the generated images in reduced size."""
-    import PIL.Image
-
-    with PIL.Image.open(source) as sheet:
-        scale = min(1.0, MAX_TILE * COLUMNS / sheet.width)
-        size = (round(scale * sheet.width), round(scale * sheet.height))
-        small = sheet.convert("RGB" if sheet.mode not in ("L", "1") else "L").resize(size)
+    assert run.generated is not None
+    assert run.details is not None
+    sheet, tile = read_sheet(run.generated, len(run.details.classes))
+    scale = min(1.0, MAX_TILE / tile)
+    small = sheet.resize((round(scale * sheet.width), round(scale * sheet.height)))
     with atomic_write(path) as temporary:
         small.save(temporary, format="JPEG", quality=80)
 

@@ -14,7 +14,7 @@ from fedbm.data.partition import assignment_digest
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
 from fedbm.engine.round_record import RoundRecord, Scores
-from fedbm.engine.run_folder import FORMAT, read_rounds
+from fedbm.engine.run_folder import FORMAT, RunFolder, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
@@ -31,13 +31,13 @@ from fedbm.runs.run_file_types import (
 )
 from fedbm.utils.io import parse_toml, read_object, read_text
 from fedbm.utils.json_records import Lengths, decode
+from fedbm.utils.metrics import NAMES
 from fedbm.utils.statistics import spread_or_none
 from fedbm.utils.text import make_html
 
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
 REWRITE = ". Remove the file; the command that made the run writes it again."  # from the last checkpoint
-
-METRICS = ("accuracy", "f1", "auc", "recall", "precision")
+METRICS = NAMES
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ def was_edited(config: Mapping[str, Any], environment: Mapping[str, Any] | None)
 
 def check_resumable(folder: Path) -> None:
     """Raise FedBMError if the run in *folder* has begun and its config.toml was edited."""
-    if (folder / "summary.json").exists() or rounds_behind(folder):  # otherwise config.toml is written again
+    if RunFolder(folder).done or rounds_behind(folder):  # otherwise config.toml is written again
         check_unedited(read_run(folder))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,6 @@ from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.device import (
     explain_memory_errors,
     find_device,
-    format_gigabytes,
     numeric_settings,
     place_images,
     separate_stream,
@@ -50,6 +49,7 @@ from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sec
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
+from fedbm.utils.text import format_bytes
 
 
 def simulate(
@@ -194,10 +194,15 @@ def run(plan: Plan) -> Generator[Event, None, None]:
             f"on = {plan.config.engine.on} needs several runs, and data and methods that are read from files. "
             "Remove on."
         )
-    return (event for event in iterate_run(plan) if event is not None)
+    return _skip_waiting(iterate_run(plan))
 
 
-def iterate_run(plan: Plan) -> Iterator[Event | None]:
+def _skip_waiting(turns: Generator[Event | None, None, None]) -> Generator[Event, None, None]:
+    with closing(turns):  # this may write a checkpoint, and fail
+        yield from (event for event in turns if event is not None)
+
+
+def iterate_run(plan: Plan) -> Generator[Event | None, None, None]:
     """Yield the events of a run, and None while it waits, so that several runs can take turns in one process.
 
     Settings of the whole process (threads, TF32, the current stream) apply only during this run's turns.
@@ -257,7 +262,7 @@ def prepare_round_loop(plan: Plan, folder: RunFolder, device: torch.device) -> R
     images = place_images(stored, device, config.engine.data_on, shared_name)
     labels = share_on_device(dataset.labels, f"{dataset.checksum} labels", device)
     if images.is_cpu and labels.is_cuda and config.engine.data_on == "auto":
-        size = format_gigabytes(images.nbytes)
+        size = format_bytes(images.nbytes)
         notes.append(f"the images ({size}) stay in host memory, because {device} has too little free memory for them")
     start = start_or_resume(folder, plan.id, config, task, device, lambda: write_initial_files(plan, folder, device))
     progress = start.progress

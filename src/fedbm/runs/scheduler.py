@@ -113,24 +113,13 @@ def run_all(
     is_last_round: Callable[[int], bool] = lambda number: False,
     remaining: Callable[[], float | None] = lambda: None,
 ) -> Generator[tuple[int, Event | Failure], None, None]:
-    """Run all configurations in parallel and yield their events as they come.
+    """Run all configurations in parallel; yield (number of the run, event) as they come, or (number, failure).
 
-    Runs start in the order given. If the generator is closed, its runs stop within seconds; they can be resumed from
-    their last checkpoints.
-
-    Args:
-        configs: one configuration per run.
-        processes: the most processes on a CPU; by default one per core. No process starts without a run.
-        ids: the id of each run. A run fails if the files it reads have changed, so that its id is another.
-        is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
-            saved, and no further run starts.
-        remaining: returns the remaining seconds, or None for no limit. At zero all runs stop at once.
-
-    Yields:
-        (number of the run, event), or (number, failure) if the run failed.
-
-    Raises:
-        FedBMError: If runs are waiting, but the GPU failed in every process before a round was done.
+    Runs start in the order given, in at most *processes* on a CPU; by default one per core. A run fails if the files it
+    reads have changed, so that its id is not the one in *ids*. If the generator is closed, or no seconds are
+    *remaining*, all runs stop within seconds; they can be resumed from their last checkpoints. If is_last_round(number)
+    is True, the run stops after its current round, which is saved, and no further run starts. Raise FedBMError if runs
+    are waiting, but the GPU failed in every process before a round was done.
     """
     waiting = list(enumerate(configs))
     pool = find_pool(configs[0], processes) if configs else Pool([], _start_worker, _wait)

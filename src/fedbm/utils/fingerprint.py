@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import math
 import re
 import sys
 import types
@@ -27,7 +28,7 @@ PUBLISHED = ("builtins", "torch", "numpy", "typing", "abc", "collections", "func
 def fingerprint(value: Any, parents: tuple[int, ...] = ()) -> Any:
     """Return *value* as JSON data. *parents* are the ids of the objects that contain it, to stop at cycles."""
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
     if id(value) in parents:
         return "itself"
     inside = functools.partial(fingerprint, parents=(*parents, id(value)))

@@ -16,25 +16,22 @@ from torch import nn
 from torch.optim import Optimizer
 
 MakeOptimizer = Callable[[list[nn.Parameter], bool], Optimizer]  # parameters, whether its steps are captured
-_add_param_group: Any = unwrap(Optimizer.add_param_group)
-_zero_grad: Any = unwrap(Optimizer.zero_grad)
 
 
-class SGD(torch.optim.SGD):
-    add_param_group = _add_param_group
-    zero_grad = _zero_grad
+class _Plain:
+    add_param_group: Any = unwrap(Optimizer.add_param_group)
+    zero_grad: Any = unwrap(Optimizer.zero_grad)
+
+
+class SGD(_Plain, torch.optim.SGD):
     step: Any = torch.no_grad()(unwrap(torch.optim.SGD.step))
 
 
-class Adam(torch.optim.Adam):
-    add_param_group = _add_param_group
-    zero_grad = _zero_grad
+class Adam(_Plain, torch.optim.Adam):
     step: Any = torch.no_grad()(unwrap(torch.optim.Adam.step))
 
 
-class AdamW(torch.optim.AdamW):
-    add_param_group = _add_param_group
-    zero_grad = _zero_grad
+class AdamW(_Plain, torch.optim.AdamW):
     step: Any = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 

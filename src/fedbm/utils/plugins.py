@@ -31,12 +31,10 @@ class Plugin:
 
 
 def load_plugins(group: str, taken: Collection[str], check: Callable[[str, Any], str]) -> dict[str, Plugin]:
-    """Import all plug-ins of a group of entry points, and return them by name.
+    """Import all plug-ins of a group of entry points, such as "fedbm.methods", and return them by name.
 
-    Args:
-        group: "fedbm.methods", "fedbm.bodies" or "fedbm.readers".
-        taken: the names of this package, which a plug-in cannot have.
-        check: called with a name and the object; returns what is wrong with it, or "".
+    A plug-in cannot have one of the names that are *taken*. *check* is called with a name and the object, and returns
+    what is wrong with it, or "".
     """
     declared: dict[str, dict[str, EntryPoint]] = defaultdict(dict)
     for entry in _entry_points(group):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.augmentation import PREFIX, augment
+from fedbm.engine.checkpoint import OPTIMIZER_PREFIX, split_by_prefix
 from fedbm.engine.clients.graph_capture import (
     ROWS_PER_REPLAY,
     CapturedRows,
@@ -38,7 +39,6 @@ from fedbm.engine.local_training import (
     finish_client,
     save_optimizer,
     schedule,
-    split_optimizer_state,
 )
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
@@ -117,7 +117,7 @@ class Slot:
     def run(self, round_: int, job: Job) -> Iterator[bool]:
         """Issue the job's work. Yield True after each chunk, and False while the slot has to wait."""
         method, train = self._method, self._train
-        own, saved = split_optimizer_state(job.state)
+        own, saved = split_by_prefix(job.state, OPTIMIZER_PREFIX)
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self._stream.wait_event(job.ready)
         with torch.cuda.stream(self._stream):

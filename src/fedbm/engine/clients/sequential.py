@@ -50,7 +50,7 @@ class LocalCohort:
 
     def _load_state(self, client: int) -> State:
         if client in self._states:
-            return self._states[client]
+            return self._states.load(client)
         return self._method.client_init(self._task, self._facts[client])
 
     def _accept(self, round_: int, upload: Upload, own: State, pieces: Pieces) -> ClientResult:

@@ -159,7 +159,9 @@ class WorkerCohort(LocalCohort):
                 continue
             if not line:
                 raise worker.exit_error(busy.get(worker))
-            reply = parse_reply(line)
+            reply = json.loads(line)
+            if "error" in reply:
+                raise ERRORS[reply["error"]](reply["message"])
             finished[busy.pop(worker)] = reply
             idle.append(worker)
             while remaining and remaining[0] in finished:
@@ -220,10 +222,4 @@ class CannotUnpickle(Exception):
     """A client process could not load the method or body."""
 
 
-def parse_reply(line: bytes) -> dict[str, Any]:
-    """Return a client process's reply. Raise the exception that it reports, if any."""
-    reply: dict[str, Any] = json.loads(line)
-    if "error" in reply:
-        kinds = {"unpickle": CannotUnpickle, "user": FedBMError, "bug": RuntimeError}
-        raise kinds[reply["error"]](reply["message"])
-    return reply
+ERRORS = {"unpickle": CannotUnpickle, "user": FedBMError, "bug": RuntimeError}  # as client processes name them

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.config.options import EngineOptions
+from fedbm.engine.checkpoint import OPTIMIZER_PREFIX, split_by_prefix
 from fedbm.engine.clients.cohort import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings, run_to_end
 from fedbm.engine.evaluate import global_states, personal_confusion, score_states
-from fedbm.engine.local_training import split_optimizer_state
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.settings_files import Policy, clear_refusal, read_policy, write_refusal
@@ -260,7 +260,7 @@ class Handler:
         round_, built, received, saved = self._load()
         self._count_release(policy, EVALUATE)
         model, sets = built.model, {side: built.samples[side] for side in SCORED if self._count_scored(policy, side)}
-        own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
+        own = {} if saved is None else {client: split_by_prefix(saved, OPTIMIZER_PREFIX)[0]}
         body = self._identify_answer(round_)
         precision = self.terms.config.train.precision
         scores = run_to_end(score_states(method, model, global_states(method, received, own), sets, precision)) or {}

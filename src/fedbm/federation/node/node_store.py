@@ -75,7 +75,7 @@ class NodeStore:
         if counted == 0:
             return None
         try:
-            return ClientStates(self._folder / "clients", self._device, {self._client: counted})[self._client]
+            return ClientStates(self._folder / "clients", self._device, {self._client: counted}).load(self._client)
         except FedBMError as error:
             if fresh:
                 return None
