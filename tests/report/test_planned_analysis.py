@@ -355,7 +355,7 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
     assert estimate[0].startswith(f"{first} than FedETF’s")
     assert (
-        estimate[-1] == f"{about} This is an estimate from 4 repetitions, not a test: it suggests, but does not prove."
+        estimate[-1] == f"{about} This is an estimate from 4 seeds, not a test: it suggests, but does not prove."
     )
     assert not re.search("[−±β=<>%]", "".join((*verdict, *estimate)))
 
@@ -517,9 +517,9 @@ def test_two_seeds_do_not_show_how_many_seeds_a_claim_needs(tmp_path: Path) -> N
     assert [row.cells["seeds"].value for row in table.rows] == [None, None]
 
 
-def test_an_estimate_names_its_smallest_and_largest_number_of_repetitions(tmp_path: Path) -> None:
+def test_an_estimate_names_its_smallest_and_largest_number_of_seeds(tmp_path: Path) -> None:
     *_, last = planned_verdict(compare_outcome(planned(tmp_path, ESTIMATE, [("FedETF", 6)])))
-    assert "This is an estimate from 3 to 4 repetitions, not a test" in last
+    assert "This is an estimate from 3 to 4 seeds, not a test" in last
 
 
 def test_a_difference_of_the_other_sign_without_averaging_is_called_lower(tmp_path: Path) -> None:
@@ -634,16 +634,16 @@ DIFFERENT = "The steps have different seeds, so they do not add up to the whole 
 @pytest.mark.parametrize(
     ("half", "fedbm", "said"),
     [
-        ({3: 0.4}, {3: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
-        ({3: 0.4}, {3: 0.5, 4: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
+        ({3: 0.4}, {3: 0.5}, "Each step has one seed, so there is no 95 % interval."),
+        ({3: 0.4}, {3: 0.5, 4: 0.5}, "Each step has one seed, so there is no 95 % interval."),
         (
             {3: 0.4, 4: 0.5},
             {3: 0.5},
-            f"No step has a 95 % interval without zero. FedBM has one repetition and so no interval. {DIFFERENT}",
+            f"No step has a 95 % interval without zero. FedBM has one seed and so no interval. {DIFFERENT}",
         ),
     ],
 )
-def test_a_step_with_one_repetition_has_no_interval(
+def test_a_step_with_one_seed_has_no_interval(
     tmp_path: Path, half: dict[int, float], fedbm: dict[int, float], said: str
 ) -> None:
     (verdict,) = sentences(climb(tmp_path, {"FedAvg": {3: 0.3, 4: 0.3}, "half": half, "FedBM": fedbm}))

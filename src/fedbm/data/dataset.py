@@ -309,7 +309,7 @@ def _locate(
         return entry.name, detect(place, seed, **columns)
     raise FedBMError(
         f"the images of {entry.name} are not here: run 'fedbm data get {entry.name}', "
-        "or give the path of a copy as --data PATH"
+        "or give the path of a copy as --data PATH, or the folder that contains it as --data-dir DIR"
     )
 
 
