@@ -381,7 +381,9 @@ def test_wrong_settings_are_refused(folder, cache, settings, sentence) -> None:
 
 
 def test_a_missing_data_set_says_how_to_get_it() -> None:
-    with pytest.raises(FedBMError, match=r"pbc are not here: run .fedbm data get pbc., .* --data PATH, .* --data-dir DIR"):
+    with pytest.raises(
+        FedBMError, match=r"pbc are not here: run .fedbm data get pbc., .* --data PATH, .* --data-dir DIR"
+    ):
         load("pbc")
 
 

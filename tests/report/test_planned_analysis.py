@@ -354,9 +354,7 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
     estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
     assert estimate[0].startswith(f"{first} than FedETF’s")
-    assert (
-        estimate[-1] == f"{about} This is an estimate from 4 seeds, not a test: it suggests, but does not prove."
-    )
+    assert estimate[-1] == f"{about} This is an estimate from 4 seeds, not a test: it suggests, but does not prove."
     assert not re.search("[−±β=<>%]", "".join((*verdict, *estimate)))
 
 
