@@ -344,7 +344,7 @@ def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
     assert scores.name == "FedBM − FedETF"
     words = " ".join(text_of(ROOT / "README.md").split())
     assert "FedETF found {} of 100 melanomas, FedBM {}, FedAvg {}.".format(*found["mel"]) in words
-    assert "{}, {} and {}".format(*found["nv"]) in words
+    assert "Of 100 harmless nevi, FedETF recognised {}, FedBM {}, FedAvg {}".format(*found["nv"]) in words
     assert (scores.cells["averaged accuracy"].value, scores.cells["averaged recall"].value) == (
         "+11.0 (+4.2 to +17.7)",
         "+2.1 (−2.8 to +6.9)",
@@ -371,6 +371,8 @@ def test_the_controls_in_the_readme_are_those_of_the_records() -> None:
     ):
         assert found[row][1] == count
         assert found[row][0] in words
+    first = {row.name: row.by_seed("averaged", "f1")[0] for row in compare_outcome(outcome)[0].rows}
+    assert f"At seed 0, FedAvg had {100 * first['FedAvg']:.1f} and FedBM {100 * first['FedBM']:.1f}" in words
     assert f"{sum(one.run is not None for one in outcome.results)} of {len(outcome.results)} runs" in words
 
 
