@@ -374,6 +374,10 @@ def test_the_controls_in_the_readme_are_those_of_the_records() -> None:
     first = {row.name: row.by_seed("averaged", "f1")[0] for row in compare_outcome(outcome)[0].rows}
     assert f"At seed 0, FedAvg had {100 * first['FedAvg']:.1f} and FedBM {100 * first['FedBM']:.1f}" in words
     assert f"{sum(one.run is not None for one in outcome.results)} of {len(outcome.results)} runs" in words
+    modules = compare_outcome(read_outcome(ROOT / "results" / "modules.json"))[0]
+    scores = {row.name: row.score("best", "f1") for row in modules.rows if len(row.runs) == 3}
+    without, full = (f"{100 * score.mean:.1f}" for name in ("w/o LKCC", "FedBM") if (score := scores[name]))
+    assert f"had {without}, with it {full} (three seeds, chosen round)" in words
 
 
 def test_the_tables_of_the_comparison_on_digits_are_those_of_the_records() -> None:
