@@ -343,11 +343,11 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     first = "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher"
     verdict = planned_verdict(compare_outcome(planned(tmp_path / "a")))
     assert verdict == (
-        f"{first} than FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 5.5 points higher than "
-        "FedAvg’s and 0.6 points higher than FedETF’s.",
+        f"{first} than FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 5.5 "
+        "points higher than FedAvg’s and 0.6 points higher than FedETF’s.",
         "On HAM10000 with beta 0.05, FedBM’s macro-F1 was 7.0 points higher than FedAvg’s and 4.3 points higher than "
-        "FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 3.5 points higher than FedAvg’s and "
-        "2.1 points higher than FedETF’s.",
+        "FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 3.5 points higher than "
+        "FedAvg’s and 2.1 points higher than FedETF’s.",
         "Chance alone may explain the difference to FedETF on HAM10000 with beta 0.1; for the others this is unlikely.",
         planned_before,
     )
@@ -533,8 +533,8 @@ def test_a_difference_of_the_other_sign_without_averaging_is_called_lower(tmp_pa
     first, *_ = planned_verdict(compare_outcome(replace(outcome, results=tuple(results))))
     assert first == (
         "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher than "
-        "FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 2.0 points lower than FedAvg’s and "
-        "equal to FedETF’s."
+        "FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 2.0 points lower than "
+        "FedAvg’s and equal to FedETF’s."
     )
 
 

@@ -79,7 +79,8 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         chosen = [_compare(one.chosen, one.second) for _, one, _ in known if one.chosen]
         if parts:
             others = join_words(chosen, "and") if chosen else ""
-            more = f" Without averaging over rounds, at the round chosen on validation, it was {others}." if others else ""
+            without = "Without averaging over rounds, at the round chosen on validation, it was"
+            more = f" {without} {others}." if others else ""
             sentences.append(f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}.{more}")
             sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison)]
         stated += known
