@@ -8,6 +8,7 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -396,6 +397,15 @@ def scores_on_digits(row: ComparedRow) -> Iterator[str]:
 
 
 # --- links, commands, files, tests ----------------------------------------------------------------------------------
+
+
+def test_every_page_that_another_links_to_is_part_of_the_site() -> None:
+    included = runpy.run_path(str(DOCS / "conf.py"))["include_patterns"]
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w./-]+\.md)[)#]", words_outside_blocks(page)):
+            path = (page.parent / target).resolve().relative_to(ROOT)
+            known = path.parts[0] == "benchmarks" or any(fnmatch(str(path), pattern) for pattern in included)
+            assert known, f"{named(page)} links to {path}, which include_patterns in docs/conf.py leave out"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
