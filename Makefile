@@ -13,6 +13,7 @@ help:  ## show this list
 
 demo: $(VENV)/.core  ## compare FedAvg and FedBM on digits; ends with a table and runs/report.html
 	$(BIN)/fedbm demo
+	@echo "To type fedbm in this shell: . $(BIN)/activate"
 
 test: $(VENV)/.dev  ## run every test, with coverage
 	$(BIN)/python -m slipcover --json --out .coverage.json -m pytest -n auto --dist worksteal

@@ -27,14 +27,20 @@ NAVIGATION = {
     ],
     "Reference": ["/docs/api", "/docs/configuration", "/docs/records", "/docs/scripting", "/docs/federation-protocol"],
     "Methods": ["/docs/methods/index"],
-    "Results": ["All results </results/README>", "/docs/comparison-digits", "/docs/evidence-plan"],
+    "Results": [
+        "All results </results/README>",
+        "/results/mechanism",
+        "/docs/comparison-digits",
+        "Digits in full </results/digits/README>",
+        "/docs/evidence-plan",
+    ],
     "Project": ["/docs/architecture", "/CONTRIBUTING", "/SECURITY", "/CHANGELOG"],
 }
 METHOD_PAGES = sorted(f"/docs/methods/{path.stem}" for path in (ROOT / "docs/methods").glob("[!i]*.md"))
 
 project = "FedBM"
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "results/README.md", "docs/**"]
+include_patterns = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "results/**.md", "docs/**"]
 exclude_patterns = [".*", "build", "src", "tests", "tools", "benchmarks", "runs"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 

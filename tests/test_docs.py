@@ -8,6 +8,7 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -344,7 +345,7 @@ def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
     assert scores.name == "FedBM − FedETF"
     words = " ".join(text_of(ROOT / "README.md").split())
     assert "FedETF found {} of 100 melanomas, FedBM {}, FedAvg {}.".format(*found["mel"]) in words
-    assert "{}, {} and {}".format(*found["nv"]) in words
+    assert "Of 100 harmless nevi, FedETF recognised {}, FedBM {}, FedAvg {}".format(*found["nv"]) in words
     assert (scores.cells["averaged accuracy"].value, scores.cells["averaged recall"].value) == (
         "+11.0 (+4.2 to +17.7)",
         "+2.1 (−2.8 to +6.9)",
@@ -371,7 +372,13 @@ def test_the_controls_in_the_readme_are_those_of_the_records() -> None:
     ):
         assert found[row][1] == count
         assert found[row][0] in words
+    first = {row.name: row.by_seed("averaged", "f1")[0] for row in compare_outcome(outcome)[0].rows}
+    assert f"At seed 0, FedAvg had {100 * first['FedAvg']:.1f} and FedBM {100 * first['FedBM']:.1f}" in words
     assert f"{sum(one.run is not None for one in outcome.results)} of {len(outcome.results)} runs" in words
+    modules = compare_outcome(read_outcome(ROOT / "results" / "modules.json"))[0]
+    scores = {row.name: row.score("best", "f1") for row in modules.rows if len(row.runs) == 3}
+    without, full = (f"{100 * score.mean:.1f}" for name in ("w/o LKCC", "FedBM") if (score := scores[name]))
+    assert f"had {without}, with it {full} (three seeds, chosen round)" in words
 
 
 def test_the_tables_of_the_comparison_on_digits_are_those_of_the_records() -> None:
@@ -390,6 +397,15 @@ def scores_on_digits(row: ComparedRow) -> Iterator[str]:
 
 
 # --- links, commands, files, tests ----------------------------------------------------------------------------------
+
+
+def test_every_page_that_another_links_to_is_part_of_the_site() -> None:
+    included = runpy.run_path(str(DOCS / "conf.py"))["include_patterns"]
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w./-]+\.md)[)#]", words_outside_blocks(page)):
+            path = (page.parent / target).resolve().relative_to(ROOT)
+            known = path.parts[0] == "benchmarks" or any(fnmatch(str(path), pattern) for pattern in included)
+            assert known, f"{named(page)} links to {path}, which include_patterns in docs/conf.py leave out"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -114,7 +114,8 @@ def confirmed_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     seeds = outcome.analysis.seeds if outcome.analysis else ()
     about = (
         f"Macro-F1 on test images in percent, mean ± std over {len(seeds)} new seeds ({format_numbers(seeds)}). "
-        "Averaged: the averaged model after the last round. Raw: the model itself at the round chosen on validation. "
+        "Averaged: the mean of the server’s models over rounds, after the last round. Raw: the model of the round that "
+        "validation chose. "
         "Paper: its mean ± std over three trials, to compare with the raw model."
     )
     if central_seeds:

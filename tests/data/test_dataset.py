@@ -291,7 +291,7 @@ def test_classes_0_to_9_are_not_taken_for_digits(tmp_path, cache) -> None:
     data = load(make_folder(tmp_path / "grades", tuple("0123456789"), each=3), cache=cache)
     assert (data.name, data.shape, data.recommends) == ("grades", (3, 128, 128), {})
     assert (data.modality, data.concepts[3], data.hflip) == ("medical", "3", True)
-    assert data.notes[0].startswith("the catalogue has no data set with the classes of grades")
+    assert data.notes[0].startswith("the catalogue has no data set with the classes of grades: methods that use texts")
 
 
 def test_colour_statistics_are_averaged_for_grey(tmp_path, cache) -> None:
@@ -309,7 +309,7 @@ def test_colour_statistics_are_averaged_for_grey(tmp_path, cache) -> None:
 def test_own_concepts_replace_class_names(folder, cache) -> None:
     data = load(folder, size=16, cache=cache, concepts={"z-line": "normal z-line"})
     assert data.concepts == ("polyp large", "normal z-line")
-    assert "class names are used as concepts" in data.notes[0]
+    assert "encode the class names with a language model" in data.notes[0]
     both = {"z-line": "normal z-line", "polyp_large": "large polyp"}
     assert not any("concepts" in note for note in load(folder, size=16, cache=cache, concepts=both).notes)
 
@@ -381,7 +381,9 @@ def test_wrong_settings_are_refused(folder, cache, settings, sentence) -> None:
 
 
 def test_a_missing_data_set_says_how_to_get_it() -> None:
-    with pytest.raises(FedBMError, match=r"pbc are not here: run .fedbm data get pbc., .* --data PATH"):
+    with pytest.raises(
+        FedBMError, match=r"pbc are not here: run .fedbm data get pbc., .* --data PATH, .* --data-dir DIR"
+    ):
         load("pbc")
 
 

@@ -76,7 +76,7 @@ def test_classes_of_an_unknown_set_are_numbers(tmp_path, classes) -> None:
     assert data.classes == tuple(map(str, range(classes)))
     assert data.name == "ournewmnist"
     assert any('no MedMNIST set "ournewmnist"' in note for note in data.notes)
-    assert any("class names are used as concepts" in note for note in data.notes)
+    assert any("encode the class names" in note for note in data.notes)
 
 
 def test_the_name_is_part_of_the_identity(tmp_path) -> None:

@@ -268,7 +268,7 @@ def test_a_node_that_the_server_refuses_says_so_until_it_is_taken_in(study: Path
 
     roles.run_node(home, "", said.append, tick)
     assert said[-2:] == [
-        "hospital-1: the server refused this node: it is client 7",
+        "hospital-1: not admitted: it is client 7",
         "hospital-1: the server admitted it",
     ]
     assert not any("earlier start" in words for words in said)

@@ -293,16 +293,16 @@ def test_the_plain_verdict_has_two_sentences_without_statistics(tmp_path: Path) 
         (
             "a",
             LOW,
-            "is 19.9 points higher than FedAvg’s; with 3 repetitions, chance alone is unlikely to explain this.",
+            "is 19.9 points higher than FedAvg’s; with 3 seeds, chance alone is unlikely to explain this.",
         ),
-        ("b", NEAR, "is 1.0 points higher than FedAvg’s; with 3 repetitions, chance alone may explain this."),
-        ("c", HIGH, "is equal to FedAvg’s; with 3 repetitions, chance alone may explain this."),
+        ("b", NEAR, "is 1.0 points higher than FedAvg’s; with 3 seeds, chance alone may explain this."),
+        ("c", HIGH, "is equal to FedAvg’s; with 3 seeds, chance alone may explain this."),
         (
             "d",
             {0: 0.9001, 1: 0.9203, 2: 0.9102},
-            "is less than 0.1 points lower than FedAvg’s; with 3 repetitions, chance alone may explain this.",
+            "is less than 0.1 points lower than FedAvg’s; with 3 seeds, chance alone may explain this.",
         ),
-        ("e", {0: 0.5}, "is 40.0 points higher than FedAvg’s; with one repetition, chance alone may explain this."),
+        ("e", {0: 0.5}, "is 40.0 points higher than FedAvg’s; with one seed, chance alone may explain this."),
     ):
         first, second = plain_words(tmp_path / name, fedavg)
         assert re.fullmatch(r"With FedBM, .* of 100 test images were classified correctly; with FedAvg, .*\.", first)

@@ -343,20 +343,18 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     first = "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher"
     verdict = planned_verdict(compare_outcome(planned(tmp_path / "a")))
     assert verdict == (
-        f"{first} than FedETF’s. Without averaging, at the round chosen on validation, it was 5.5 points higher than "
-        "FedAvg’s and 0.6 points higher than FedETF’s.",
+        f"{first} than FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 5.5 "
+        "points higher than FedAvg’s and 0.6 points higher than FedETF’s.",
         "On HAM10000 with beta 0.05, FedBM’s macro-F1 was 7.0 points higher than FedAvg’s and 4.3 points higher than "
-        "FedETF’s. Without averaging, at the round chosen on validation, it was 3.5 points higher than FedAvg’s and "
-        "2.1 points higher than FedETF’s.",
+        "FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 3.5 points higher than "
+        "FedAvg’s and 2.1 points higher than FedETF’s.",
         "Chance alone may explain the difference to FedETF on HAM10000 with beta 0.1; for the others this is unlikely.",
         planned_before,
     )
     assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
     estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
     assert estimate[0].startswith(f"{first} than FedETF’s")
-    assert (
-        estimate[-1] == f"{about} This is an estimate from 4 repetitions, not a test: it suggests, but does not prove."
-    )
+    assert estimate[-1] == f"{about} This is an estimate from 4 seeds, not a test: it suggests, but does not prove."
     assert not re.search("[−±β=<>%]", "".join((*verdict, *estimate)))
 
 
@@ -517,9 +515,9 @@ def test_two_seeds_do_not_show_how_many_seeds_a_claim_needs(tmp_path: Path) -> N
     assert [row.cells["seeds"].value for row in table.rows] == [None, None]
 
 
-def test_an_estimate_names_its_smallest_and_largest_number_of_repetitions(tmp_path: Path) -> None:
+def test_an_estimate_names_its_smallest_and_largest_number_of_seeds(tmp_path: Path) -> None:
     *_, last = planned_verdict(compare_outcome(planned(tmp_path, ESTIMATE, [("FedETF", 6)])))
-    assert "This is an estimate from 3 to 4 repetitions, not a test" in last
+    assert "This is an estimate from 3 to 4 seeds, not a test" in last
 
 
 def test_a_difference_of_the_other_sign_without_averaging_is_called_lower(tmp_path: Path) -> None:
@@ -535,8 +533,8 @@ def test_a_difference_of_the_other_sign_without_averaging_is_called_lower(tmp_pa
     first, *_ = planned_verdict(compare_outcome(replace(outcome, results=tuple(results))))
     assert first == (
         "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher than "
-        "FedETF’s. Without averaging, at the round chosen on validation, it was 2.0 points lower than FedAvg’s and "
-        "equal to FedETF’s."
+        "FedETF’s. Without averaging over rounds, at the round chosen on validation, it was 2.0 points lower than "
+        "FedAvg’s and equal to FedETF’s."
     )
 
 
@@ -634,16 +632,16 @@ DIFFERENT = "The steps have different seeds, so they do not add up to the whole 
 @pytest.mark.parametrize(
     ("half", "fedbm", "said"),
     [
-        ({3: 0.4}, {3: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
-        ({3: 0.4}, {3: 0.5, 4: 0.5}, "Each step has one repetition, so there is no 95 % interval."),
+        ({3: 0.4}, {3: 0.5}, "Each step has one seed, so there is no 95 % interval."),
+        ({3: 0.4}, {3: 0.5, 4: 0.5}, "Each step has one seed, so there is no 95 % interval."),
         (
             {3: 0.4, 4: 0.5},
             {3: 0.5},
-            f"No step has a 95 % interval without zero. FedBM has one repetition and so no interval. {DIFFERENT}",
+            f"No step has a 95 % interval without zero. FedBM has one seed and so no interval. {DIFFERENT}",
         ),
     ],
 )
-def test_a_step_with_one_repetition_has_no_interval(
+def test_a_step_with_one_seed_has_no_interval(
     tmp_path: Path, half: dict[int, float], fedbm: dict[int, float], said: str
 ) -> None:
     (verdict,) = sentences(climb(tmp_path, {"FedAvg": {3: 0.3, 4: 0.3}, "half": half, "FedBM": fedbm}))

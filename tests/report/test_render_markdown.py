@@ -54,7 +54,7 @@ def test_names_do_not_become_markup(tmp_path: Path) -> None:
     assert "1. \\`n\\` &lt;i>\n" in shown
     assert "| x\\|y &lt;u> | 1 | " in shown
     assert " has " not in shown, "a search does not compare its rows on test images"
-    searched = shown[shown.index("### Chosen on validation") :].splitlines()[2:8]
+    searched = shown[shown.index("## Chosen on validation") :].splitlines()[2:8]
     assert [line.split(" | ")[0] for line in searched[2:]] == ["| x\\|y &lt;u>"] * 2 + ["| \\*z\\*"] * 2
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in searched}) == 1
     assert not re.search(r"</?[bui]>", shown)
@@ -87,11 +87,13 @@ def test_missing_rows_have_a_reason_and_no_number(modules: Outcome) -> None:
 
 
 def test_a_cell_without_a_result_has_no_table(modules: Outcome) -> None:
-    headings = [line for line in render_markdown(experiments_report([modules])).splitlines() if line.startswith("###")]
+    headings = [line for line in render_markdown(experiments_report([modules])).splitlines() if line.startswith("#")]
     assert [heading.replace("\N{NO-BREAK SPACE}", " ") for heading in headings] == [
-        "### Kvasir, β = 0.05",
-        "### Kvasir, β = 0.1",
-        "### What is missing",
+        "# What each of FedBM's two modules brings",
+        "## Kvasir, β = 0.05",
+        "## Kvasir, β = 0.1",
+        "## What is missing",
+        "## Notes",
     ]
 
 

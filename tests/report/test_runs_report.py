@@ -276,7 +276,7 @@ def test_pictures_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
 def opening(runs: list[Path], tmp_path: Path) -> list[str]:
     """The first sentences of a report."""
     text = write_report(runs, tmp_path / "page.md").read_text(encoding="utf-8")
-    return [plain(line) for line in text.split("\n### ")[0].splitlines()[1:] if line]
+    return [plain(line) for line in text.split("\n## ")[0].splitlines()[1:] if line]
 
 
 def test_rows_with_unequal_settings_get_no_headline(tmp_path: Path) -> None:

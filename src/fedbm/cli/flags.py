@@ -115,9 +115,12 @@ def switches(settings: Iterable[str]) -> dict[str, str]:
 
 def read_file(file: str) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration file; explain a word that is none."""
+    from fedbm.methods import all_methods
     from fedbm.runs.run_config import read_sections
 
-    if not file.endswith(".toml") and not Path(file).exists():
+    if not file.endswith(".toml") and not Path(file).is_file():
+        if (name := file.strip(",")) in all_methods():
+            raise FedBMError(f"{name} is a method, not a file: write --method {name}, or in a list --methods A,B,C")
         near = did_you_mean(file, map(str, Path().glob("*.toml")))
         raise FedBMError(f"there is no configuration file {file}{near}. If it is a data set, use --data {file}.")
     return read_sections(Path(file))

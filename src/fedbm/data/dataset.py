@@ -306,7 +306,7 @@ def _locate(
         return entry.name, detect(place, seed, **columns)
     raise FedBMError(
         f"the images of {entry.name} are not here: run 'fedbm data get {entry.name}', "
-        "or give the path of a copy as --data PATH"
+        "or give the path of a copy as --data PATH, or the folder that contains it as --data-dir DIR"
     )
 
 
@@ -339,8 +339,8 @@ def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts:
         if set(entry.classes) <= set(concepts):
             return []
         return [
-            f"the catalogue has no data set with the classes of {name}: class names are used as concepts, for which "
-            "FedBM needs a language model (pip install 'fedbm[text]'), and generated images may be flipped"
+            f"the catalogue has no data set with the classes of {name}: methods that use texts, such as FedBM, encode "
+            "the class names with a language model (pip install 'fedbm[text]'), and may flip generated images"
         ]
     if catalog_name is not None or known.name == name:
         return []

@@ -229,7 +229,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
             "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
             "is chosen while a run of a combination is missing."
         )
-        table = experiment_tables.search_table(hide_withheld(outcome), f"{outcome.title} chosen")
+        table = experiment_tables.search_table(hide_withheld(outcome), f"{outcome.title}: search")
         blocks.append(Section("Chosen on validation", note, (table,)))
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     if missing := _missing(found, runs):

@@ -54,7 +54,7 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
         images = _whole_percent(best, "accuracy", lead)
         third = f"; with {best.name}, which has a higher macro-F1 than {lead.name}, {images}"
     found = rival.tests["best"].paired
-    chance = f"with {_repetitions(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
+    chance = f"with {_count_seeds(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
     return (
         f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
         f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, is "
@@ -79,7 +79,8 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         chosen = [_compare(one.chosen, one.second) for _, one, _ in known if one.chosen]
         if parts:
             others = join_words(chosen, "and") if chosen else ""
-            more = f" Without averaging, at the round chosen on validation, it was {others}." if others else ""
+            without = "Without averaging over rounds, at the round chosen on validation, it was"
+            more = f" {without} {others}." if others else ""
             sentences.append(f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}.{more}")
             sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison)]
         stated += known
@@ -88,7 +89,7 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     about = "Macro-F1 counts rare findings as much as common ones."
     if not stated[0][1].tested:
         counts = [difference.n for *_, difference in stated]
-        seeds = _repetitions(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} repetitions"
+        seeds = _count_seeds(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
     by_chance = [f"{one.second} on {cell}" for cell, one, _ in stated if not _contrast_holds(one)]
     if not by_chance:
@@ -143,8 +144,8 @@ def _whole_percent(row: ComparedRow, metric: str, *others: ComparedRow) -> str:
     return f"{100 * spread(scores).mean:.0f}" if scores else "?"
 
 
-def _repetitions(seeds: int) -> str:
-    return f"{seeds} repetitions" if seeds > 1 else "one repetition"
+def _count_seeds(seeds: int) -> str:
+    return f"{seeds} seeds" if seeds > 1 else "one seed"
 
 
 # --- with statistics ------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
     clear = [name for name, found in steps if found.n > 1 and not found.low <= 0 <= found.high]
     single = [name for name, found in steps if found.n == 1]
     if len(single) == len(steps):
-        sentences.append(f"Each step has one repetition, so there is no {interval}.")
+        sentences.append(f"Each step has one seed, so there is no {interval}.")
     else:
         sentences.append(
             f"Steps with a {interval} without zero: {join_words(clear, 'and')}."
@@ -253,7 +254,7 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
         )
         if single:
             have = "has" if len(single) == 1 else "have"
-            sentences.append(f"{join_words(single, 'and')} {have} one repetition and so no interval.")
+            sentences.append(f"{join_words(single, 'and')} {have} one seed and so no interval.")
     if len({tuple(one.by_seed) for one in comparison.ladder}) > 1:
         sentences.append("The steps have different seeds, so they do not add up to the whole difference.")
     sentence = " ".join(sentences)

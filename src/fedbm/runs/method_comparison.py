@@ -1,4 +1,4 @@
-"""Compare methods under one protocol: methods × β × seeds, run in parallel.
+"""Compare methods under the same settings: methods × β × seeds, run in parallel.
 
 compare("digits", ["fedavg", "fedbm"], betas=[0.05, 0.1], seeds=3, rounds=20) → Comparison
 """

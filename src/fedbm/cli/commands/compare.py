@@ -1,4 +1,4 @@
-"""fedbm compare: run methods × β × seeds under one protocol, then print a table and write a report.
+"""fedbm compare: run methods × β × seeds under the same settings, then print a table and write a report.
 
 examples:
   fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3

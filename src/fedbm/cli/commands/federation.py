@@ -282,7 +282,7 @@ def status(args: argparse.Namespace, console: Console) -> None:
         words = ", ".join(f"{role} ({pid})" for role, pid in processes.items())
         console.print(f"{folder.name}: {words or 'nothing runs'}")
         if why:
-            console.print(f"{folder.name}: the server refused this node: {why}")
+            console.print(f"{folder.name}: not admitted: {why}")
     found, remark = None, ""
     if kind_of(args.folder) != "node":
         home = server_folder(args.folder)

@@ -133,9 +133,7 @@ def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
         for folder, before in refusals.items():
             if (why := read_refusal(folder / "state")) != before:
                 refusals[folder] = why
-                report(
-                    f"{folder.name}: " + (f"the server refused this node: {why}" if why else "the server admitted it")
-                )
+                report(f"{folder.name}: " + (f"not admitted: {why}" if why else "the server admitted it"))
         if not tick():
             return
         time.sleep(0.5)

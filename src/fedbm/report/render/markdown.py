@@ -48,8 +48,9 @@ def render_markdown(report: Report, folder: str = "", pictures: Pictures | None 
     show = partial(_blocks, folder=folder, pictures=pictures)
     out = [f"# {escape(report.title)}", "", *show(report.opening, 2)]
     for part in report.parts:
-        out += [f"## {escape(part.title)}", ""] if report.needs_heading(part) else []
-        out += show(part.blocks, 3)
+        headed = report.needs_heading(part)
+        out += [f"## {escape(part.title)}", ""] if headed else []
+        out += show(part.blocks, 3 if headed else 2)
         out += [f"Notes on this experiment: {format_numbers(part.notes)}.", ""] if part.notes else []
     out += show(report.closing, 2)
     if report.notes:
