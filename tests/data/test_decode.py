@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -202,3 +204,18 @@ def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:
     data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
     assert data.images[3, 0, 0, 0] == 50
     assert "1 TIFF files have several pages: only the first page is used" in data.notes
+
+
+def test_a_named_pipe_is_a_bad_file_that_nothing_waits_for(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    found: list[str] = []
+
+    def decode() -> None:
+        with pytest.raises(DecodeError) as error:
+            decode_image(tmp_path / "pipe.png", 16, 1)
+        found.append(str(error.value))
+
+    thread = Thread(target=decode, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found == ["a named pipe, not a file"]

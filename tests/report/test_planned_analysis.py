@@ -389,6 +389,47 @@ def test_a_plan_without_fedbm_has_a_verdict_on_its_first_contrast(tmp_path: Path
     assert planned_verdict(found)[0] == f"On Handwritten digits, FedProx’s macro-F1 was equal to {name}’s."
 
 
+@pytest.mark.parametrize(
+    ("contrasts", "verdict"),
+    [
+        (
+            [["FedAvg", "FedBM"]],
+            (
+                "On HAM10000 with beta 0.1, FedAvg’s macro-F1 was 11.0 points lower than FedBM’s.",
+                "On HAM10000 with beta 0.05, FedAvg’s macro-F1 was 7.0 points lower than FedBM’s.",
+            ),
+        ),
+        (
+            [["FedAvg", "FedBM"], ["FedETF", "FedBM"]],
+            (
+                "On HAM10000 with beta 0.1, FedAvg’s macro-F1 was 11.0 points lower than FedBM’s.",
+                "On HAM10000 with beta 0.1, FedETF’s macro-F1 was 1.1 points lower than FedBM’s.",
+            ),
+        ),
+    ],
+)
+def test_a_plan_with_the_leading_row_in_second_place_has_a_verdict(
+    tmp_path: Path, contrasts: list[list[str]], verdict: tuple[str, str]
+) -> None:
+    text = PLAN.format(confirmatory="").replace('[["FedBM", "FedAvg"], ["FedBM", "FedETF"]]', json.dumps(contrasts))
+    outcome = planned(tmp_path, parse(text, "plan", "plan.toml"))
+    sentences = planned_verdict(compare_outcome(outcome))
+    assert tuple(sentence.partition(" Without")[0] for sentence in sentences[:2]) == verdict
+
+
+@pytest.mark.parametrize(("gain", "chance"), [(0.11, "is unlikely to"), (0.0, "may")])
+def test_a_single_difference_is_not_called_differences(tmp_path: Path, gain: float, chance: str) -> None:
+    text = PLAN.format(confirmatory="confirmatory = true").replace(', ["FedBM", "FedETF"]', "").replace(", 0.05", "")
+    made = fake_outcome(tmp_path, parse(text, "plan", "plan.toml"), seeds=SEEDS, rounds=3)
+    results = []
+    for result in made.results:
+        assert result.run is not None
+        averaged = {"f1": 0.5 + (gain + 0.001 * (-1) ** result.seed) * (result.row == "FedBM")}
+        results.append(replace(result, run=with_summary(result.run, averaged=averaged)))
+    found = compare_outcome(replace(made, results=tuple(results)))
+    assert f"Chance alone {chance} explain this difference." in planned_verdict(found)
+
+
 def test_pooled_differences_have_a_cluster_per_data_set_and_seed() -> None:
     """Worked by hand: clusters (a, 0): (1 + 3)/2 = 2, (a, 1): 4, (b, 0): 6.
 

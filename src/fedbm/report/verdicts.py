@@ -65,23 +65,24 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
 def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     """Return sentences without symbols on an experiment with stated contrasts; () without a difference.
 
-    A sentence per cell compares the leading row with other methods, and others name runs that diverged. After a test,
-    one states what chance may explain.
+    A sentence per cell compares the leading row with other methods, or the first row of each contrast if the leading
+    row is the first of none. Others name runs that diverged. After a test, one states what chance may explain.
     """
     lead = next((comparison.lead for comparison in found if comparison.lead), "")
     sentences: list[str] = []
     stated: list[tuple[str, Contrast, Paired]] = []  # with the cell's name
     for comparison, cell in zip(found, plain_names(found), strict=True):
-        of_lead = [one for one in comparison.contrasts if one.first == lead]
+        of_lead = [one for one in comparison.contrasts if one.first == lead] or comparison.contrasts
         some = [one for one in of_lead if one.second in METHOD_TITLES] or of_lead
         known = [(cell, one, one.found) for one in some if one.found is not None]
-        parts = [_compare(difference, one.second) for _, one, difference in known]
-        chosen = [_compare(one.chosen, one.second) for _, one, _ in known if one.chosen]
-        if parts:
+        for name in dict.fromkeys(one.first for _, one, _ in known):
+            own = [(one, difference) for _, one, difference in known if one.first == name]
+            sentence = join_words([_compare(difference, one.second) for one, difference in own], "and")
+            chosen = [_compare(one.chosen, one.second) for one, _ in own if one.chosen]
             others = join_words(chosen, "and") if chosen else ""
             more = f" Without averaging, at the round chosen on validation, it was {others}." if others else ""
-            sentences.append(f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}.{more}")
-            sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison)]
+            sentences.append(f"On {cell}, {name}’s macro-F1 was {sentence}.{more}")
+        sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison) if known]
         stated += known
     if not stated:
         return ()
@@ -91,10 +92,13 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         seeds = _repetitions(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} repetitions"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
     by_chance = [f"{one.second} on {cell}" for cell, one, _ in stated if not _contrast_holds(one)]
+    one_alone = len(stated) == 1
     if not by_chance:
-        chance = "Chance alone is unlikely to explain any of these differences."
+        chance = (
+            f"Chance alone is unlikely to explain {'this difference' if one_alone else 'any of these differences'}."
+        )
     elif len(by_chance) == len(stated):
-        chance = "Chance alone may explain these differences."
+        chance = f"Chance alone may explain {'this difference' if one_alone else 'these differences'}."
     else:
         words = join_words(by_chance, "and")
         chance = f"Chance alone may explain the difference to {words}; for the others this is unlikely."
