@@ -22,12 +22,12 @@ from scipy.stats import ttest_rel
 
 from fedbm.cli.commands.reproduce import print_tables
 from fedbm.errors import FedBMError
-from fedbm.experiments.contrasts import pool_clusters
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.experiments.trials import Trial, find_state, trials
 from fedbm.report.comparison import compare_outcome, pool_cells
+from fedbm.report.contrasts import pool_clusters
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiment_tables import (
     contrast_table,

@@ -16,8 +16,7 @@ from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
-from fedbm.experiments.contrasts import hide_withheld
-from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, with_results
+from fedbm.experiments.outcomes import Outcome, hide_withheld, outcome_of, read_outcome, with_results
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, PlannedTrial, find_state, finished_run, locate, read_conditions, trials

@@ -4,7 +4,7 @@ The leading row is the row that the experiment names, else FedBM, else the first
 first row. The choice does not depend on scores. A paired t-test over seeds compares the leading row's macro-F1 with
 every other row except central training. Holm's correction covers the tests in all cells of an experiment, or of one
 group of runs, for which there are data, so a corrected p can rise when more runs finish. An experiment that states
-contrasts has contrasts instead of tests (`experiments/contrasts.py`). A search has neither, because the test images
+contrasts has contrasts instead of tests (`report/contrasts.py`). A search has neither, because the test images
 must not influence its choice.
 """
 
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.experiments.contrasts import HEADLINE_METRIC as HEADLINE_METRIC
-from fedbm.experiments.contrasts import Contrast, compute_contrasts, hide_withheld, pool_clusters
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, hide_withheld
 from fedbm.experiments.paper_numbers import Published, find_deviations, find_published
 from fedbm.experiments.spec import ENDPOINTS, cells
 from fedbm.experiments.trials import Trial
 from fedbm.methods import METHODS, FedAvg, FedBM, is_central
+from fedbm.report.contrasts import Contrast, compute_contrasts, pool_clusters
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.utils.statistics import Paired, holm, paired
 
+HEADLINE_METRIC = "f1"
 MOMENTS = ("best", "last", "last_quarter", "averaged", "averaged_last_quarter")  # of RunView.scores()
 CENTRAL = tuple(method.title for method in METHODS.values() if method.central)
 
@@ -125,9 +125,9 @@ def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
     firsts = [first for first, _ in outcome.analysis.contrasts] if outcome.analysis else []
     lead = leading_row([*firsts, *outcome.rows], central, outcome.lead)
-    every = cells(outcome.axes)
-    found = _test([_cell(outcome, at, lead, central) for at in every])
-    return [replace(c, contrasts=stated) for c, stated in zip(found, compute_contrasts(outcome, every), strict=True)]
+    found = _test([_cell(outcome, at, lead, central) for at in cells(outcome.axes)])
+    contrasts = compute_contrasts(outcome.analysis, [{row.name: row for row in c.rows} for c in found])
+    return [replace(c, contrasts=tuple(stated)) for c, stated in zip(found, contrasts, strict=True)]
 
 
 def _longest_path(contrasts: Sequence[Contrast], start: str, end: str) -> list[Contrast]:

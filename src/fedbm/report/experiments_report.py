@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.contrasts import Contrast, hide_withheld
-from fedbm.experiments.outcomes import Outcome, Unrecorded, list_unrecorded, trials_of
+from fedbm.experiments.outcomes import Outcome, Unrecorded, hide_withheld, list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
 from fedbm.experiments.trials import Trial
 from fedbm.report import experiment_figures, experiment_tables, tables
@@ -21,6 +20,7 @@ from fedbm.report.comparison import (
     seeds_in_words,
     setting_words,
 )
+from fedbm.report.contrasts import Contrast
 from fedbm.report.document import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading

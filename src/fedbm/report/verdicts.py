@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.errors import join_words
-from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
+from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, ComparedRow, data_title
+from fedbm.report.contrasts import Contrast
 from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, percent, points
 from fedbm.utils.statistics import MIN_SEEDS, MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.utils.text import format_count
@@ -54,7 +54,8 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
         images = _whole_percent(best, "accuracy", lead)
         third = f"; with {best.name}, which has a higher macro-F1 than {lead.name}, {images}"
     found = rival.tests["best"].paired
-    chance = f"with {_repetitions(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
+    may = "is unlikely to" if _holds(rival.tests["best"].corrected, found) else "may"
+    chance = f"with {_repetitions(found.n)}, chance alone {may} explain this"
     return (
         f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
         f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, is "
@@ -91,7 +92,7 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         counts = [difference.n for *_, difference in stated]
         seeds = _repetitions(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} repetitions"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
-    by_chance = [f"{one.second} on {cell}" for cell, one, _ in stated if not _contrast_holds(one)]
+    by_chance = [f"{one.second} on {cell}" for cell, one, difference in stated if not _holds(one.corrected, difference)]
     one_alone = len(stated) == 1
     if not by_chance:
         chance = (
@@ -122,11 +123,6 @@ def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
         f"{name} with {words}" if words and names.count(name) > 1 else name
         for name, words in zip(names, settings, strict=True)
     ]
-
-
-def _contrast_holds(contrast: Contrast) -> bool:
-    enough = len(contrast.by_seed) >= MIN_SEEDS
-    return contrast.tested and enough and contrast.corrected is not None and contrast.corrected < LEVEL
 
 
 def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
@@ -205,15 +201,15 @@ def _no_result(sentence: str) -> Verdict:
     return Verdict(False, sentence, sentence)
 
 
-def _holds(row: ComparedRow) -> bool:
-    test = row.tests["best"]
-    return test.corrected is not None and test.corrected < LEVEL and test.paired.n >= MIN_SEEDS
+def _holds(corrected: float | None, found: Paired) -> bool:
+    """Return whether a difference is established: p after correction is small, from enough seeds."""
+    return corrected is not None and corrected < LEVEL and found.n >= MIN_SEEDS
 
 
 def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Verdict:
     """Compare two rows over the seeds both have."""
-    test, holds = other.tests["best"], _holds(other)
-    found, ours, theirs = test.paired, lead.by_seed(), other.by_seed()
+    test, ours, theirs = other.tests["best"], lead.by_seed(), other.by_seed()
+    found, holds = test.paired, _holds(test.corrected, test.paired)
     both = [seed for seed in ours if seed in theirs]
     means = [mean_and_std(spread([scores[seed] for seed in both])) for scores in (ours, theirs)]
     if found.p is None:
@@ -270,7 +266,7 @@ def _contrast_verdict(contrast: Contrast) -> Verdict:
     if found is None:
         return _no_result(f"{contrast.name}: no seed has both runs.")
     assert contrast.corrected is not None
-    holds = _contrast_holds(contrast)
+    holds = _holds(contrast.corrected, found)
     corrected = f"{p_value(contrast.corrected)} after Holm’s correction over {format_count(contrast.tests, 'test')}"
     result = f"{contrast.name}: {_points(found)} of macro-F1, {corrected}. {_established(found, holds)}"
     return Verdict(holds, result if holds else result + _describe_seeds_needed(found, contrast.tests), result)

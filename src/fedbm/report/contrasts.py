@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.trials import Trial
+from fedbm.experiments.spec import AnalysisPlan
 from fedbm.utils.statistics import Paired, holm, paired, sign_flip
 
-HEADLINE_METRIC = "f1"
+if TYPE_CHECKING:
+    from fedbm.report.comparison import ComparedRow
 
 
 @dataclass(frozen=True)
@@ -41,33 +41,21 @@ class Contrast:
         return f"{self.first} − {self.second}"
 
 
-def hide_withheld(outcome: Outcome) -> Outcome:
-    """Return *outcome* without the runs that are withheld; each is missing, with the reason."""
-    own = outcome.withheld
-    results = [
-        replace(result, state="withheld", why=why, run=None, last=None)
-        if (result.run is not None or result.last is not None) and (why := own or outcome.hidden.get(result.id, ""))
-        else result
-        for result in outcome.results
-    ]
-    return replace(outcome, results=tuple(results))
-
-
-def compute_contrasts(outcome: Outcome, cells: Sequence[Mapping[str, Any]]) -> list[tuple[Contrast, ...]]:
-    """Return the contrasts of every cell, () for an experiment without contrasts."""
-    if outcome.analysis is None:
-        return [()] * len(cells)
-    found = [tuple(_contrast(outcome, at, *pair) for pair in outcome.analysis.contrasts) for at in cells]
-    if not outcome.analysis.confirmatory:
+def compute_contrasts(plan: AnalysisPlan | None, cells: Sequence[Mapping[str, ComparedRow]]) -> list[list[Contrast]]:
+    """Return the contrasts of every cell, [] without a plan. A cell has its rows by name."""
+    if plan is None:
+        return [[] for _ in cells]
+    found = [[_contrast(plan, rows[first], rows[second]) for first, second in plan.contrasts] for rows in cells]
+    if not plan.confirmatory:
         return found
     every = [contrast for some in found for contrast in some]
     # a test without a p value (no spread, too few seeds, or no score) still counts as one of the planned tests
-    corrected = holm([1.0 if c.found is None or c.found.p is None else c.found.p for c in every])
-    tested = [
-        replace(c, corrected=p if c.found else None, tests=len(every)) for c, p in zip(every, corrected, strict=True)
-    ]
-    size = len(outcome.analysis.contrasts)
-    return [tuple(tested[start : start + size]) for start in range(0, len(tested), size)]
+    corrected = holm([1.0 if one.found is None or one.found.p is None else one.found.p for one in every])
+    tested = iter(
+        replace(one, corrected=p if one.found else None, tests=len(every))
+        for one, p in zip(every, corrected, strict=True)
+    )
+    return [[next(tested) for _ in plan.contrasts] for _ in cells]
 
 
 def pool_clusters(differences: Iterable[tuple[str, int, float]]) -> Paired | None:
@@ -87,25 +75,15 @@ def pool_clusters(differences: Iterable[tuple[str, int, float]]) -> Paired | Non
     return paired(means, dict.fromkeys(means, 0.0))
 
 
-def _contrast(outcome: Outcome, at: Mapping[str, Any], first: str, second: str) -> Contrast:
-    plan = outcome.analysis
-    assert plan is not None
-    x, y = (_scores(outcome.cell(row, at), plan.moment) for row in (first, second))
-    chosen = paired(*(_scores(outcome.cell(row, at), "best") for row in (first, second)))
+def _contrast(plan: AnalysisPlan, first: ComparedRow, second: ComparedRow) -> Contrast:
+    x, y = (row.at_endpoint(plan.moment) for row in (first, second))
     return Contrast(
-        first,
-        second,
+        first.name,
+        second.name,
         plan.endpoint,
         tested=plan.confirmatory,
         by_seed={seed: x[seed] - y[seed] for seed in sorted(x.keys() & y.keys())},
         found=paired(x, y),
-        chosen=chosen if plan.moment != "best" else None,
+        chosen=paired(first.at_endpoint("best"), second.at_endpoint("best")) if plan.moment != "best" else None,
         sign_flip=sign_flip(x, y) if plan.confirmatory else None,
     )
-
-
-def _scores(results: Sequence[Trial], moment: str) -> dict[int, float]:
-    """Return macro-F1 by seed; a diverged run counts with its last score at every moment."""
-    found = {r.seed: r.run.scores(moment) if r.run is not None else r.last for r in results}
-    known = {seed: scores[HEADLINE_METRIC] for seed, scores in found.items() if scores is not None}
-    return {seed: score for seed, score in known.items() if score is not None}
