@@ -142,11 +142,6 @@ def _longest_path(contrasts: Sequence[Contrast], start: str, end: str) -> list[C
     return max(paths, key=len)
 
 
-def mean_with_interval(scores: Mapping[int, float]) -> Paired | None:
-    """Return the mean over seeds with its 95 % interval; None without a score."""
-    return paired(scores, dict.fromkeys(scores, 0.0))
-
-
 def leading_row(names: Sequence[str], central: Collection[str], named: str = "") -> str:
     """Return the named row, else FedBM or its first variant, else the first; central training only if it is alone."""
     if named or not names:

@@ -71,8 +71,12 @@ def pool_clusters(differences: Iterable[tuple[str, int, float]]) -> Paired | Non
     clusters: dict[tuple[str, int], list[float]] = {}
     for data, seed, difference in differences:
         clusters.setdefault((data, seed), []).append(difference)
-    means = dict(enumerate(map(fmean, clusters.values())))
-    return paired(means, dict.fromkeys(means, 0.0))
+    return mean_with_interval(dict(enumerate(map(fmean, clusters.values()))))
+
+
+def mean_with_interval(scores: Mapping[int, float]) -> Paired | None:
+    """Return the mean with its 95 % interval; None without a score."""
+    return paired(scores, dict.fromkeys(scores, 0.0))
 
 
 def _contrast(plan: AnalysisPlan, first: ComparedRow, second: ComparedRow) -> Contrast:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
+from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
+from fedbm.report.contrasts import mean_with_interval
 from fedbm.report.document import Figure
 from fedbm.report.experiment_tables import ENDPOINT_TITLES
 from fedbm.report.figures.curves import axis_plot

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
-from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow, mean_with_interval
-from fedbm.report.contrasts import Contrast
+from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow
+from fedbm.report.contrasts import Contrast, mean_with_interval
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.tables import (

@@ -113,11 +113,8 @@ def _hidden_options(row: MethodRuns) -> str:
     """Return the options that are not the default, if the row's name is only the method's."""
     summary = row.runs[0].summary
     options = summary.label.removeprefix(row.method).removeprefix(" · ") if summary else ""
-    return (
-        f"Options of {row.name} that are not the default: {options}."
-        if options and row.name == title_of(row.method)
-        else ""
-    )
+    shown = options and row.name == title_of(row.method)
+    return f"Options of {row.name} that are not the default: {options}." if shown else ""
 
 
 def _personal(row: MethodRuns) -> str:
@@ -195,8 +192,8 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     )
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
-    panels = {"Clients": [Figure(partial(dot_plot, rows, title, axis))]} if rows else {}
-    return _figure_section("Client by client", note, panels, why)
+    figures = [Figure(partial(dot_plot, rows, title, axis))] if rows else []
+    return _figure_section("Client by client", note, {"Clients": figures}, why)
 
 
 def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
@@ -210,9 +207,8 @@ def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
 
 def confusions(group: Group) -> Section:
     panels = {
-        name: figures
+        name: [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None]
         for moment, name in tables.BLOCKS.items()
-        if (figures := [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None])
     }
     names = _without_global_model(group)
     clients = f"; for {names}, clients’ own models too, so that n counts an image once for each" if names else ""
@@ -252,9 +248,8 @@ def features(group: Group) -> Section:
     note += STARS if stars else ""
     note += "Distances between far groups mean nothing."
     note += f" No run of {join_words(missing, 'and')} has features; {COMPUTE_FEATURES}" if figures and missing else ""
-    panels = {"Features": figures} if figures else {}
     why = f"No run here has features; {COMPUTE_FEATURES}"
-    return _figure_section("Features of test images", note, panels, why, wide=False)
+    return _figure_section("Features of test images", note, {"Features": figures}, why, wide=False)
 
 
 def class_texts(group: Group) -> Section:
@@ -275,8 +270,7 @@ def class_texts(group: Group) -> Section:
     texts = next((found for found in encoders.values() if found.concepts), None)
     pairs = tuple(zip(texts.classes, texts.concepts or (), strict=True)) if texts else ()
     more = (Pairs(pairs, "The text of each class"),) if pairs else ()
-    panels = {"Similarity": figures} if figures else {}
-    return _figure_section("Class texts", note, panels, why, more, wide=_many_classes(group.runs))
+    return _figure_section("Class texts", note, {"Similarity": figures}, why, more, wide=_many_classes(group.runs))
 
 
 def generated_images(group: Group) -> Section:
@@ -330,8 +324,9 @@ def _figure_section(
     wide: bool = True,
 ) -> Section:
     """Return a section of figures, or the reason why there are none. Without figures, no note explains them."""
-    first: Block = Figures(panels, wide) if panels else Text((why,), "absent")
-    return Section(heading, note if panels else "", (first, *more), detail=True)
+    filled = {name: figures for name, figures in panels.items() if figures}
+    first: Block = Figures(filled, wide) if filled else Text((why,), "absent")
+    return Section(heading, note if filled else "", (first, *more), detail=True)
 
 
 def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
