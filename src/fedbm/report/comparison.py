@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -198,19 +199,18 @@ def _test(comparisons: Sequence[ComparedGroup]) -> list[ComparedGroup]:
 
 def pool_cells(found: Sequence[ComparedGroup]) -> dict[str, tuple[int, Paired]]:
     """Return name → (cells, pooled difference) for the differences lead − row that several cells have."""
-    every: dict[str, list[tuple[int, str, int, float]]] = {}  # name → (cell, data set, seed, difference)
-    for place, comparison in enumerate(found):
-        if (lead := comparison.leading) is None:
-            continue
-        ours = lead.by_seed()
+    cells_of: dict[str, list[list[tuple[str, int, float]]]] = {}  # name → data set, seed and difference, cell by cell
+    for comparison in found:
+        ours = comparison.leading.by_seed() if comparison.leading else {}
         for row in comparison.rows:
-            if row.rival:
-                both = [(s, ours[s] - score) for s, score in row.by_seed().items() if s in ours]
-                name = f"{lead.name} − {row.name}"
-                every.setdefault(name, []).extend((place, comparison.data, s, value) for s, value in both)
-    several = {name: some for name, some in every.items() if len({place for place, *_ in some}) > 1}
-    pooled = {name: pool_clusters(one[1:] for one in some) for name, some in several.items()}
-    return {name: (len({one[0] for one in several[name]}), p) for name, p in pooled.items() if p is not None}
+            differences = [(comparison.data, s, ours[s] - score) for s, score in row.by_seed().items() if s in ours]
+            if row.rival and differences:
+                cells_of.setdefault(f"{comparison.lead} − {row.name}", []).append(differences)
+    return {
+        name: (len(some), pooled)
+        for name, some in cells_of.items()
+        if len(some) > 1 and (pooled := pool_clusters(chain(*some)))
+    }
 
 
 def seeds_in_words(missing: Iterable[tuple[str, Trial]], rows: Sequence[ComparedRow]) -> str:

@@ -21,9 +21,6 @@ METHOD_TITLES = [method.title for method in METHODS.values()]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence; *holds* if its difference is established after correction for the number of tests."""
-
-    holds: bool
     sentence: str
     brief: str = ""  # for an overview; "" if the sentence does not belong there
 
@@ -154,7 +151,7 @@ def verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
         tested = [_contrast_verdict(one) for one in comparison.contrasts if one.tested]
-        diverged = [Verdict(False, sentence) for sentence in _diverged(comparison)]
+        diverged = [Verdict(sentence) for sentence in _diverged(comparison)]
         return [*(tested or _ladder_verdict(comparison)), *diverged] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
@@ -165,10 +162,12 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     if len(comparison.rows) == 1:
         return []
     if lead is None or not lead.runs:
-        return [_no_result(_without_lead(lead))]
+        sentence = _without_lead(lead)
+        return [Verdict(sentence, sentence)]
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
-        return [_no_result(f"{lead.name} cannot be compared: {_why_alone(comparison)}.")]
+        sentence = f"{lead.name} cannot be compared: {_why_alone(comparison)}."
+        return [Verdict(sentence, sentence)]
     best, *fedavg = main_rivals(comparison)
     more = f", the best of {len(others)} others," if len(others) > 1 else ""
     found = [_verdict(lead, best, more, comparison.tests)]
@@ -176,7 +175,7 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     unequal = [row.name for row in others if set(row.by_seed()) != set(lead.by_seed())]
     if unequal:
         words = f"{join_words(unequal, 'and')} {'has' if len(unequal) == 1 else 'have'} other seeds than {lead.name}"
-        found.append(Verdict(False, f"{words}: compare the difference over the seeds that both have, not the means."))
+        found.append(Verdict(f"{words}: compare the difference over the seeds that both have, not the means."))
     return [*found, *_tuned_values(lead)]
 
 
@@ -195,10 +194,6 @@ def _why_alone(comparison: ComparedGroup) -> str:
     if others:
         return "the only other results are those of central training, which is not compared"
     return "no other method or setting has a finished run"
-
-
-def _no_result(sentence: str) -> Verdict:
-    return Verdict(False, sentence, sentence)
 
 
 def _holds(corrected: float | None, found: Paired) -> bool:
@@ -226,7 +221,6 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
         evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
         last = f" Over the last quarter of the rounds, the difference is {_points(quarter)} ({evidence})."
     return Verdict(
-        holds,
         f"{lead.name} has {means[0]} macro-F1; {other.name}{more} has {means[1]}. The difference is {_points(found)} "
         f"({_evidence(found, *corrected)}). {result}{needed}{last}",
         f"{lead.name} − {other.name}{more.rstrip(',')}: {', '.join([_points(found), *corrected])}. {result}",
@@ -257,19 +251,20 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
     if len({tuple(one.by_seed) for one in comparison.ladder}) > 1:
         sentences.append("The steps have different seeds, so they do not add up to the whole difference.")
     sentence = " ".join(sentences)
-    return [Verdict(False, sentence, sentence)]
+    return [Verdict(sentence, sentence)]
 
 
 def _contrast_verdict(contrast: Contrast) -> Verdict:
     """Return a planned difference with the result of its test. A table has the rest."""
     found = contrast.found
     if found is None:
-        return _no_result(f"{contrast.name}: no seed has both runs.")
+        sentence = f"{contrast.name}: no seed has both runs."
+        return Verdict(sentence, sentence)
     assert contrast.corrected is not None
     holds = _holds(contrast.corrected, found)
     corrected = f"{p_value(contrast.corrected)} after Holm’s correction over {format_count(contrast.tests, 'test')}"
     result = f"{contrast.name}: {_points(found)} of macro-F1, {corrected}. {_established(found, holds)}"
-    return Verdict(holds, result if holds else result + _describe_seeds_needed(found, contrast.tests), result)
+    return Verdict(result if holds else result + _describe_seeds_needed(found, contrast.tests), result)
 
 
 def _points(found: Paired) -> str:
@@ -334,7 +329,7 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     if not all(isinstance(values.get(key), int | float) for key in method.tuned):  # of another version, or damaged
         return []
     words = ", ".join(f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items())
-    return [Verdict(False, f"{lead.name} was run with one setting ({words}); others may give other scores.")]
+    return [Verdict(f"{lead.name} was run with one setting ({words}); others may give other scores.")]
 
 
 def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
@@ -355,7 +350,7 @@ def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
             rows = f"{len(others)} {'other ' * bool(differ)}rows; {words[nearest]} has the smallest p"
         sentences.append(f"No difference from the paper’s macro-F1 is established for {rows}.")
     how = f"The test is Welch’s t-test against the paper’s three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected."
-    return [Verdict(False, " ".join([*sentences, how]), brief)] if found else []
+    return [Verdict(" ".join([*sentences, how]), brief)] if found else []
 
 
 def _against_paper(row: ComparedRow) -> tuple[float, float] | None:
