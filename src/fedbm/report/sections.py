@@ -48,10 +48,10 @@ PHASES = {
     "evaluate": "evaluation",
     "checkpoint": "checkpoints",
 }
-CURVES = (  # name, metric, axis, scale
-    ("Macro-F1", "f1", "macro-F1 on the test images, %", 100.0),
-    ("Accuracy", "accuracy", "accuracy on the test images, %", 100.0),
-    ("Training loss", "loss", "training loss, mean over the selected clients", 1.0),
+CURVES = (  # name, metric, axis
+    ("Macro-F1", "f1", "macro-F1 on the test images, %"),
+    ("Accuracy", "accuracy", "accuracy on the test images, %"),
+    ("Training loss", "loss", "training loss, mean over the selected clients"),
 )
 
 
@@ -146,10 +146,10 @@ def advice(group: Group) -> tuple[Section, ...]:
 
 def training(group: Group, colours: Colours) -> Section:
     panels = {}
-    for name, metric, axis, scale in CURVES:
+    for name, metric, axis in CURVES:
         if curves := _curves(group, colours, metric):
             title = f"{name} by round for {', '.join(curve.label for curve in curves)}; {group.title}"
-            panels[name] = [Figure(partial(curve_plot, curves, title, axis, scale))]
+            panels[name] = [Figure(partial(curve_plot, curves, title, axis))]
     note = (
         "Line: mean over seeds; band: lowest to highest seed. A dot is one seed’s round chosen on "
         "validation: the table’s first part is the mean of these dots. "
@@ -336,7 +336,7 @@ def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
         lines = tuple(line for run in row.runs if (line := _line(run, metric)))
         averages = tuple(line for run in row.runs if (line := _line(run, metric, averaged=True)))
         best = [run.summary.best for run in row.runs if run.summary is not None and metric != "loss"]
-        marks = tuple((scores.round, getattr(scores, metric)) for scores in best)
+        marks = tuple((scores.round, 100 * getattr(scores, metric)) for scores in best)
         curves.append(Curve(row.name, colours[row.name], lines, marks))
         curves.append(Curve(f"{row.name}, averaged", colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
@@ -347,14 +347,15 @@ def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
 
 
 def _line(run: RunView, metric: str, averaged: bool = False) -> Points:
-    """Return (round, value) of a test metric or of the training loss, for rounds that have it."""
+    """Return (round, value) of a test metric in percent or of the training loss, for rounds that have it."""
 
     def value(record: RoundRecord) -> float | None:
         if metric == "loss":
             terms = [] if averaged else [term for term in record.loss.values() if term is not None]
             return sum(terms) if terms and len(terms) == len(record.loss) else None
         found = record.averaged if averaged else record
-        return found.test.get(metric) if found and found.test else None
+        share = found.test.get(metric) if found and found.test else None
+        return None if share is None else 100 * share
 
     values = ((record.round, value(record)) for record in run.rounds)
     return tuple((number, found) for number, found in values if found is not None)
