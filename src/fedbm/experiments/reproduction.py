@@ -277,10 +277,8 @@ def run_experiments(
 ) -> Reproduction:
     """Run what is not finished. Each finished run gets its record when the next news of any run arrives.
 
-    Records of finished runs are also written after Ctrl-C or a failed callback.
-
-    Raises:
-        FedBMError: If a record cannot be written, or if no chosen run can be computed here.
+    Records of finished runs are also written after Ctrl-C or a failed callback. Raise FedBMError if a record cannot be
+    written, or if no chosen run can be computed here.
     """
     plan.check()  # before hours of computing
     make_folder(plan.records)

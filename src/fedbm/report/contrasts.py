@@ -59,14 +59,11 @@ def compute_contrasts(plan: AnalysisPlan | None, cells: Sequence[Mapping[str, Co
 
 
 def pool_clusters(differences: Iterable[tuple[str, int, float]]) -> Paired | None:
-    """Return the mean difference over cells with a 95 % interval; None without differences.
+    """Return the mean over cells of (data set, seed, difference) with a 95 % interval; None without differences.
 
     Runs of one data set at one seed share images and random numbers, whatever their cells are. They are one cluster c,
     and D_c is the mean of its differences. With C clusters, the mean is ΣD_c / C, and the interval is
     mean ± t(0.975, C − 1)·std(D_c) / √C. A data set with more seeds has more clusters and so a larger weight.
-
-    Args:
-        differences: (data set, seed, difference) for every cell and seed.
     """
     clusters: dict[tuple[str, int], list[float]] = {}
     for data, seed, difference in differences:

@@ -74,11 +74,8 @@ def experiments_report(
 ) -> Report:
     """Return the report of these experiments.
 
-    Args:
-        outcomes: The experiments with their results.
-        title: The report's title; by default TITLE if one of the paper's experiments is included, and the titles of
-            the others. One experiment alone gives its own title.
-        elsewhere: Experiments on record elsewhere. The report then lists the other shipped experiments as not run.
+    The default *title* is that of a single experiment, else TITLE for all of the paper's and the titles of the others.
+    If the experiments on record *elsewhere* are known, the report lists the other shipped ones as not run.
     """
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
@@ -263,11 +260,7 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
             blocks.append(Figures({"Endpoint": [ladder]}))
             blocks.append(experiment_tables.ladder_table(comparison, f"{name}, endpoint", colours))
     elif detail != "none":
-        figures = [
-            *experiment_figures.score_figures(comparison, colours),
-            *experiment_figures.difference_figure(comparison, colours),
-        ]
-        blocks.append(Figures({"Scores": figures}, wide=False))
+        blocks.append(Figures({"Scores": experiment_figures.cell_figures(comparison, colours)}, wide=False))
     blocks.append(experiment_tables.results_table(comparison, name, colours, notes))
     blocks += source_sections(comparison.group, name, colours)
     if comparison.group.clients:  # central training alone is the same in every cell

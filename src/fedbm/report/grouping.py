@@ -80,10 +80,8 @@ class Group:
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
     """Return groups in the order of their titles, rows in the order of METHODS with central training first.
 
-    Data sets of one name may differ in folder or size. Then each has its own group, named with its checksum.
-
-    Raises:
-        FedBMError: If a run is given twice.
+    Data sets of one name may differ in folder or size. Then each has its own group, named with its checksum. Raise
+    FedBMError if a run is given twice.
     """
     grouped: dict[tuple[str, str], list[RunView]] = {}
     for run in runs:
