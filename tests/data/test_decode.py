@@ -206,16 +206,19 @@ def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:
     assert "1 TIFF files have several pages: only the first page is used" in data.notes
 
 
-def test_a_named_pipe_is_a_bad_file_that_nothing_waits_for(tmp_path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
+def test_nothing_waits_for_a_named_pipe(tmp_path) -> None:
+    """Neither for one among the images nor for one in place of a data set."""
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
     found: list[str] = []
 
-    def decode() -> None:
-        with pytest.raises(DecodeError) as error:
-            decode_image(tmp_path / "pipe.png", 16, 1)
-        found.append(str(error.value))
+    def read() -> None:
+        for use in (lambda: decode_image(pipe, 16, 1), lambda: load(pipe, size=16)):
+            with pytest.raises((DecodeError, FedBMError)) as error:
+                use()
+            found.append(str(error.value))
 
-    thread = Thread(target=decode, daemon=True)
+    thread = Thread(target=read, daemon=True)
     thread.start()
     thread.join(10)
-    assert found == ["a named pipe, not a file"]
+    assert found == ["a named pipe, not a file", f"{pipe} is a named pipe: give a file or a folder"]

@@ -185,10 +185,8 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
     for t in record.trials:
         run = read(path.parent / "runs" / f"{t.run}.json") if t.run else None
         results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
-    outcome = Outcome(
-        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
-    )
-    return replace(outcome, analysis=record.analysis or _shipped_plan(record.experiment))
+    info = record.info() | {"analysis": record.analysis or _shipped_plan(record.experiment)}
+    return Outcome(**info, name=record.experiment, rows=record.rows, command=record.command, results=tuple(results))
 
 
 def _shipped_plan(name: Any) -> AnalysisPlan | None:

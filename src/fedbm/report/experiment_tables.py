@@ -31,6 +31,7 @@ from fedbm.utils.metrics import f1_error
 from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
 from fedbm.utils.text import format_range
 
+Notes = Mapping[tuple[str, str], int]  # (title, text) → number
 LEAD = "Lead − row, macro-F1"
 OTHER_SCORES = {  # (moment, metric) → title
     ("last", "f1"): "Macro-F1, last round",
@@ -44,9 +45,7 @@ Z = 1.96  # standard errors in half of a 95 % interval
 DIFFERENCE = f"lead_minus_row_{HEADLINE_METRIC}"
 
 
-def results_table(
-    comparison: ComparedGroup, name: str, colours: Colours, notes: Mapping[tuple[str, str], int]
-) -> Table:
+def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes: Notes) -> Table:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
@@ -75,7 +74,7 @@ def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours
     return Table(name, make_columns(titles), tuple(rows))
 
 
-def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
+def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Notes) -> list[Row]:
     rows = comparison.rows
     none = [False] * len(rows)
     best = {

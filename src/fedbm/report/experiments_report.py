@@ -22,6 +22,7 @@ from fedbm.report.comparison import (
 )
 from fedbm.report.contrasts import Contrast
 from fedbm.report.document import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
+from fedbm.report.experiment_tables import Notes
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.runs_report import provenance
@@ -34,7 +35,6 @@ from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
-Notes = dict[tuple[str, str], int]  # (title, text) → number
 AS_PLANNED = "Differences as planned"
 CONTRASTS = (
     "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is "

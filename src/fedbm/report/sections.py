@@ -133,9 +133,8 @@ def _personal(row: MethodRuns) -> str:
 
 def checks(group: Group) -> Section:
     heading = "Is it a fair comparison?" if len(group.rows) > 1 else "Checks"
-    return Section(
-        heading, "Checked from the files of the runs.", (Findings(tuple(check_comparison(group))),), detail=True
-    )
+    findings = Findings(tuple(check_comparison(group)))
+    return Section(heading, "Checked from the files of the runs.", (findings,), detail=True)
 
 
 def advice(group: Group) -> tuple[Section, ...]:
@@ -218,9 +217,8 @@ def confusions(group: Group) -> Section:
     )
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
-    return _figure_section(
-        "Confusions", note, panels, "No finished run has details.json.", wide=_many_classes(finished)
-    )
+    why = "No finished run has details.json."
+    return _figure_section("Confusions", note, panels, why, wide=_many_classes(finished))
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:

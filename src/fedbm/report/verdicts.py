@@ -90,13 +90,12 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         seeds = _repetitions(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} repetitions"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
     by_chance = [f"{one.second} on {cell}" for cell, one, difference in stated if not _holds(one.corrected, difference)]
-    one_alone = len(stated) == 1
+    several = len(stated) > 1
     if not by_chance:
-        chance = (
-            f"Chance alone is unlikely to explain {'this difference' if one_alone else 'any of these differences'}."
-        )
+        words = "any of these differences" if several else "this difference"
+        chance = f"Chance alone is unlikely to explain {words}."
     elif len(by_chance) == len(stated):
-        chance = f"Chance alone may explain {'this difference' if one_alone else 'these differences'}."
+        chance = f"Chance alone may explain {'these differences' if several else 'this difference'}."
     else:
         words = join_words(by_chance, "and")
         chance = f"Chance alone may explain the difference to {words}; for the others this is unlikely."

@@ -35,6 +35,8 @@ def detect(
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
         raise FedBMError(f"{path} does not exist or cannot be accessed{did_you_mean(path.name, siblings)}")
+    if path.is_fifo():  # opening it would wait for a program that writes to it
+        raise FedBMError(f"{path} is a named pipe: give a file or a folder")
     if not path.is_dir():
         path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if table.is_table(path):
