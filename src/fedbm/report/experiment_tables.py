@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -75,13 +76,8 @@ def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours
 
 
 def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Notes) -> list[Row]:
-    rows = comparison.rows
-    none = [False] * len(rows)
-    best = {
-        (moment, metric): best_rows(rows, moment, metric) if _has_bold(comparison) else none
-        for moment in MOMENTS
-        for metric in SHOWN
-    }
+    rows, with_bold = comparison.rows, _has_bold(comparison)
+    best = {key: best_rows(rows, *key, with_bold) for key in product(MOMENTS, SHOWN)}
     tested = any(row.rival for row in rows)
     return [
         Row(

@@ -75,11 +75,10 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         known = [(cell, one, one.found) for one in some if one.found is not None]
         for name in dict.fromkeys(one.first for _, one, _ in known):
             own = [(one, difference) for _, one, difference in known if one.first == name]
-            sentence = join_words([_compare(difference, one.second) for one, difference in own], "and")
-            chosen = [_compare(one.chosen, one.second) for one, _ in own if one.chosen]
-            others = join_words(chosen, "and") if chosen else ""
-            more = f" Without averaging, at the round chosen on validation, it was {others}." if others else ""
-            sentences.append(f"On {cell}, {name}’s macro-F1 was {sentence}.{more}")
+            words = join_words([_compare(difference, one.second) for one, difference in own], "and")
+            if chosen := [_compare(one.chosen, one.second) for one, _ in own if one.chosen]:
+                words += ". Without averaging, at the round chosen on validation, it was " + join_words(chosen, "and")
+            sentences.append(f"On {cell}, {name}’s macro-F1 was {words}.")
         sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison) if known]
         stated += known
     if not stated:
