@@ -411,10 +411,16 @@ def test_a_plan_without_fedbm_has_a_verdict_on_its_first_contrast(tmp_path: Path
 def test_a_plan_with_the_leading_row_in_second_place_has_a_verdict(
     tmp_path: Path, contrasts: list[list[str]], verdict: tuple[str, str]
 ) -> None:
-    text = PLAN.format(confirmatory="").replace('[["FedBM", "FedAvg"], ["FedBM", "FedETF"]]', json.dumps(contrasts))
-    outcome = planned(tmp_path, parse(text, "plan", "plan.toml"))
-    sentences = planned_verdict(compare_outcome(outcome))
+    text = PLAN.format(confirmatory="confirmatory = true")
+    text = text.replace('[["FedBM", "FedAvg"], ["FedBM", "FedETF"]]', json.dumps(contrasts))
+    sentences = planned_verdict(compare_outcome(planned(tmp_path, parse(text, "plan", "plan.toml"))))
     assert tuple(sentence.partition(" Without")[0] for sentence in sentences[:2]) == verdict
+    assert sentences[-2] == (
+        "Chance alone may explain the difference of FedETF to FedBM on HAM10000 with beta 0.1; for the others this is "
+        "unlikely."
+        if len(contrasts) > 1
+        else "Chance alone is unlikely to explain any of these differences."
+    )
 
 
 @pytest.mark.parametrize(("gain", "chance"), [(0.11, "is unlikely to"), (0.0, "may")])

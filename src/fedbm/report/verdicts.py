@@ -88,7 +88,11 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         counts = [difference.n for *_, difference in stated]
         seeds = _repetitions(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} repetitions"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
-    by_chance = [f"{one.second} on {cell}" for cell, one, difference in stated if not _holds(one.corrected, difference)]
+    by_chance = [
+        f"{one.second} on {cell}" if one.first == lead else f"of {one.first} to {one.second} on {cell}"
+        for cell, one, difference in stated
+        if not _holds(one.corrected, difference)
+    ]
     several = len(stated) > 1
     if not by_chance:
         words = "any of these differences" if several else "this difference"
@@ -96,8 +100,8 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     elif len(by_chance) == len(stated):
         chance = f"Chance alone may explain {'these differences' if several else 'this difference'}."
     else:
-        words = join_words(by_chance, "and")
-        chance = f"Chance alone may explain the difference to {words}; for the others this is unlikely."
+        words = "to " * (stated[0][1].first == lead) + join_words(by_chance, "and")
+        chance = f"Chance alone may explain the difference {words}; for the others this is unlikely."
     return (*sentences, chance, f"{about} The comparison was fixed before these runs.")
 
 
