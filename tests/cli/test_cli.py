@@ -348,6 +348,26 @@ def test_compare(fedbm: Command, tiny: dict[str, Any], tmp_path: Path, monkeypat
     assert "1 of 1 runs are finished already" in out
 
 
+def test_a_comparison_refuses_an_unknown_format_before_it_computes(
+    fedbm: Command, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    shared = {key: value for key, value in tiny.items() if key not in ("method", "rounds")}
+    words = [
+        "compare",
+        *flags({**shared, "rounds": 1}),
+        "--methods",
+        "fedavg",
+        "--seeds",
+        1,
+        "--out",
+        tmp_path / "runs",
+    ]
+    status, _, err = fedbm(*words, "--to", tmp_path / "page.pdf")
+    assert status == 2
+    assert f"the format of {tmp_path / 'page.pdf'} is unknown" in one_sentence(err)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_one_failed_run_does_not_stop_a_comparison(fedbm: Command, tiny: dict[str, Any], tmp_path: Path) -> None:
     """Two real processes: FedProx's pull is so strong that it diverges, FedAvg ends well and has its row."""
     shared = {key: value for key, value in tiny.items() if key not in ("method", "rounds")}

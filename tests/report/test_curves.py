@@ -49,6 +49,6 @@ def test_panels_have_one_scale_and_the_first_ones_mean_in_all() -> None:
 
 def test_panels_of_one_method_are_told_apart_by_its_options() -> None:
     names = [f"FedBM · temperature={t} · lambda_dis={d}" for t in (0.5, 1.5) for d in (0.1, 0.2)]
-    drawn = texts(small_plots([level(name, k, 0.1 * k) for k, name in enumerate(names)], "t", "y", 1))
+    drawn = texts(small_plots([level(name, k, 0.1 * k) for k, name in enumerate(names)], "t", "y"))
     assert drawn.count("FedBM") == 4
     assert len({text for text in drawn if text.startswith("temp")}) == 4

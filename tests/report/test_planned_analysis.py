@@ -22,12 +22,12 @@ from scipy.stats import ttest_rel
 
 from fedbm.cli.commands.reproduce import print_tables
 from fedbm.errors import FedBMError
-from fedbm.experiments.contrasts import pool_clusters
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.experiments.trials import Trial, find_state, trials
 from fedbm.report.comparison import compare_outcome, pool_cells
+from fedbm.report.contrasts import pool_clusters
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiment_tables import (
     contrast_table,
@@ -385,6 +385,53 @@ def test_a_plan_without_fedbm_has_a_verdict_on_its_first_contrast(tmp_path: Path
     found = compare_outcome(fake_outcome(tmp_path, plan, rounds=3))
     assert [cell.lead for cell in found] == ["FedProx"]
     assert planned_verdict(found)[0] == f"On Handwritten digits, FedProx’s macro-F1 was equal to {name}’s."
+
+
+@pytest.mark.parametrize(
+    ("contrasts", "verdict"),
+    [
+        (
+            [["FedAvg", "FedBM"]],
+            (
+                "On HAM10000 with beta 0.1, FedAvg’s macro-F1 was 11.0 points lower than FedBM’s.",
+                "On HAM10000 with beta 0.05, FedAvg’s macro-F1 was 7.0 points lower than FedBM’s.",
+            ),
+        ),
+        (
+            [["FedAvg", "FedBM"], ["FedETF", "FedBM"]],
+            (
+                "On HAM10000 with beta 0.1, FedAvg’s macro-F1 was 11.0 points lower than FedBM’s.",
+                "On HAM10000 with beta 0.1, FedETF’s macro-F1 was 1.1 points lower than FedBM’s.",
+            ),
+        ),
+    ],
+)
+def test_a_plan_with_the_leading_row_in_second_place_has_a_verdict(
+    tmp_path: Path, contrasts: list[list[str]], verdict: tuple[str, str]
+) -> None:
+    text = PLAN.format(confirmatory="confirmatory = true")
+    text = text.replace('[["FedBM", "FedAvg"], ["FedBM", "FedETF"]]', json.dumps(contrasts))
+    sentences = planned_verdict(compare_outcome(planned(tmp_path, parse(text, "plan", "plan.toml"))))
+    assert tuple(sentence.partition(" Without")[0] for sentence in sentences[:2]) == verdict
+    assert sentences[-2] == (
+        "Chance alone may explain the difference of FedETF to FedBM on HAM10000 with beta 0.1; for the others this is "
+        "unlikely."
+        if len(contrasts) > 1
+        else "Chance alone is unlikely to explain any of these differences."
+    )
+
+
+@pytest.mark.parametrize(("gain", "chance"), [(0.11, "is unlikely to"), (0.0, "may")])
+def test_a_single_difference_is_not_called_differences(tmp_path: Path, gain: float, chance: str) -> None:
+    text = PLAN.format(confirmatory="confirmatory = true").replace(', ["FedBM", "FedETF"]', "").replace(", 0.05", "")
+    made = fake_outcome(tmp_path, parse(text, "plan", "plan.toml"), seeds=SEEDS, rounds=3)
+    results = []
+    for result in made.results:
+        assert result.run is not None
+        averaged = {"f1": 0.5 + (gain + 0.001 * (-1) ** result.seed) * (result.row == "FedBM")}
+        results.append(replace(result, run=with_summary(result.run, averaged=averaged)))
+    found = compare_outcome(replace(made, results=tuple(results)))
+    assert f"Chance alone {chance} explain this difference." in planned_verdict(found)
 
 
 def test_pooled_differences_have_a_cluster_per_data_set_and_seed() -> None:

@@ -13,7 +13,7 @@ from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.report.grouping import format_label
 from fedbm.report.render.terminal import rich_table
-from fedbm.runs.run_view import EDITED, RunView, describe_run
+from fedbm.runs.run_view import EDITED, METRICS, RunView, describe_run
 
 MAX_CLASS_COLUMNS = 12
 
@@ -82,7 +82,7 @@ def result_table(runs: Sequence[RunView]) -> Table:
         for moment, words in moments.items():
             if (found := run.scores(moment)) is None:
                 continue
-            scores = [percent(found, name) for name in ("accuracy", "f1", "auc", "recall", "precision")]
+            scores = [percent(found, name) for name in METRICS]
             name = format_label(run.label, run.method) if moment == "best" else ""
             rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
     heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")

@@ -63,17 +63,10 @@ def describe_rejection(node: Mapping[str, Any]) -> str:
 
 def draw_status(run: RunStatus) -> Group:
     """Return the run's name, its summary, a table of the nodes, and the latest rejected answer of each node."""
-    nodes = run.status["nodes"]
-    rows = [
-        (
-            "–" if n["client"] is None else n["client"],
-            n["name"],
-            n["state"],
-            n["missed_deadlines"],
-            format_age(n["last_seen"]),
-        )
-        for n in nodes
-    ]
+    nodes, rows = run.status["nodes"], []
+    for node in nodes:
+        client = "–" if node["client"] is None else node["client"]
+        rows.append((client, node["name"], node["state"], node["missed_deadlines"], format_age(node["last_seen"])))
     heads = ("client", "node", "state", "missed deadlines", "last answer")
     rejections = [Text(describe_rejection(node)) for node in nodes if node["rejected"]]
     title = Text(str(run.status["run"]), style="bold")

@@ -81,6 +81,18 @@ class Outcome(ExperimentInfo):
         return [result for result in self.results if result.row == row and result.at == at]
 
 
+def hide_withheld(outcome: Outcome) -> Outcome:
+    """Return *outcome* without the runs that are withheld; each is missing, with the reason."""
+    own = outcome.withheld
+    results = [
+        replace(result, state="withheld", why=why, run=None, last=None)
+        if (result.run is not None or result.last is not None) and (why := own or outcome.hidden.get(result.id, ""))
+        else result
+        for result in outcome.results
+    ]
+    return replace(outcome, results=tuple(results))
+
+
 def command_of(name: str) -> str:
     """Return the command that runs an experiment."""
     if name not in shipped_experiments():
@@ -173,10 +185,8 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
     for t in record.trials:
         run = read(path.parent / "runs" / f"{t.run}.json") if t.run else None
         results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
-    outcome = Outcome(
-        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
-    )
-    return replace(outcome, analysis=record.analysis or _shipped_plan(record.experiment))
+    info = record.info() | {"analysis": record.analysis or _shipped_plan(record.experiment)}
+    return Outcome(**info, name=record.experiment, rows=record.rows, command=record.command, results=tuple(results))
 
 
 def _shipped_plan(name: Any) -> AnalysisPlan | None:

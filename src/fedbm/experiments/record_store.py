@@ -22,9 +22,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
 
     Finished runs on record there are kept. Unfinished runs are dropped if the experiment no longer has their row or
     cell, or if their settings changed. Several processes can write to one folder at the same time.
-
-    Raises:
-        FedBMError: If a finished run on record would be dropped. Nothing is written then.
+    Nothing is written if a finished run on record would be dropped: this is an error.
     """
     make_folder(folder)
     try:

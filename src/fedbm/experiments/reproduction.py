@@ -16,8 +16,7 @@ from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
-from fedbm.experiments.contrasts import hide_withheld
-from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, with_results
+from fedbm.experiments.outcomes import Outcome, hide_withheld, outcome_of, read_outcome, with_results
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, PlannedTrial, find_state, finished_run, locate, read_conditions, trials
@@ -278,10 +277,8 @@ def run_experiments(
 ) -> Reproduction:
     """Run what is not finished. Each finished run gets its record when the next news of any run arrives.
 
-    Records of finished runs are also written after Ctrl-C or a failed callback.
-
-    Raises:
-        FedBMError: If a record cannot be written, or if no chosen run can be computed here.
+    Records of finished runs are also written after Ctrl-C or a failed callback. Raise FedBMError if a record cannot be
+    written, or if no chosen run can be computed here.
     """
     plan.check()  # before hours of computing
     make_folder(plan.records)

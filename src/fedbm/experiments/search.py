@@ -11,7 +11,7 @@ from fedbm.engine.round_record import selection_score
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import Spread, spread
+from fedbm.utils.statistics import Spread, spread_or_none
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,11 @@ def search(outcome: Outcome) -> list[Candidate]:
     for at in cells(outcome.axes):
         rest = {axis: value for axis, value in at.items() if axis not in outcome.search}
         for row in outcome.rows:
-            scores = [validation_score(r.run) if r.run else None for r in outcome.cell(row, at)]
-            known = [score for score in scores if score is not None]
-            complete = bool(known) and len(known) == len(scores)
-            candidate = Candidate(row, at, spread(known) if complete else None)
+            results = outcome.cell(row, at)
+            score = spread_or_none([validation_score(result.run) if result.run else None for result in results])
             group = json.dumps(["" if "row" in outcome.search else row, rest], sort_keys=True)
-            found.setdefault(group, []).append(candidate)
-            ids.setdefault(group, set()).add(tuple(r.id or repr(r.key) for r in outcome.cell(row, at)))
+            found.setdefault(group, []).append(Candidate(row, at, score))
+            ids.setdefault(group, set()).add(tuple(result.id or repr(result.key) for result in results))
     return [one for group, some in found.items() if len(some) == 1 or len(ids[group]) > 1 for one in _choose(some)]
 
 

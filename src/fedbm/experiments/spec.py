@@ -137,11 +137,7 @@ class Experiment(ExperimentInfo):
     file: str  # for error messages
 
     def chosen_seeds(self, seeds: Sequence[int] | None) -> tuple[int, ...]:
-        """Return *seeds*, by default the experiment's own.
-
-        Raises:
-            FedBMError: If a confirmatory experiment does not plan one of them.
-        """
+        """Return *seeds*, by default its own. A confirmatory experiment refuses seeds that it does not plan."""
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self.confirmatory and not set(chosen) <= set(self.seeds):
             planned = ", ".join(map(str, self.seeds))

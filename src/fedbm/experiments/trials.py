@@ -68,11 +68,7 @@ def trials(
 ) -> list[PlannedTrial]:
     """Return every run in the order of computation: cell by cell as in the file, or seed by seed if the file sets that.
 
-    Args:
-        experiment: The experiment.
-        seeds: The seeds.
-        engine: Settings of `[engine]`: where and how to compute.
-        only: Conditions that a run must meet.
+    *engine* has settings of `[engine]`, and *only* has conditions that a run must meet.
     """
     made = []
     for at, (row, own) in itertools.product(cells(experiment.axes), experiment.rows.items()):
@@ -88,8 +84,7 @@ def trials(
 def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> list[Condition]:
     """Return the conditions of texts such as "beta=0.1", "method=fedavg", "row=FedAvg,FedBM", or names of rows alone.
 
-    Raises:
-        FedBMError: If none of the experiments has the axis or row of a condition.
+    Raise FedBMError if none of the experiments has the axis or row of a condition.
     """
     axes = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
     rows = list(dict.fromkeys(row for e in experiments for row in e.rows))

@@ -4,7 +4,7 @@ The leading row is the row that the experiment names, else FedBM, else the first
 first row. The choice does not depend on scores. A paired t-test over seeds compares the leading row's macro-F1 with
 every other row except central training. Holm's correction covers the tests in all cells of an experiment, or of one
 group of runs, for which there are data, so a corrected p can rise when more runs finish. An experiment that states
-contrasts has contrasts instead of tests (`experiments/contrasts.py`). A search has neither, because the test images
+contrasts has contrasts instead of tests (`report/contrasts.py`). A search has neither, because the test images
 must not influence its choice.
 """
 
@@ -13,20 +13,21 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.experiments.contrasts import HEADLINE_METRIC as HEADLINE_METRIC
-from fedbm.experiments.contrasts import Contrast, compute_contrasts, hide_withheld, pool_clusters
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, hide_withheld
 from fedbm.experiments.paper_numbers import Published, find_deviations, find_published
 from fedbm.experiments.spec import ENDPOINTS, cells
 from fedbm.experiments.trials import Trial
 from fedbm.methods import METHODS, FedAvg, FedBM, is_central
+from fedbm.report.contrasts import Contrast, compute_contrasts, pool_clusters
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.utils.statistics import Paired, holm, paired
 
+HEADLINE_METRIC = "f1"
 MOMENTS = ("best", "last", "last_quarter", "averaged", "averaged_last_quarter")  # of RunView.scores()
 CENTRAL = tuple(method.title for method in METHODS.values() if method.central)
 
@@ -125,9 +126,9 @@ def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
     firsts = [first for first, _ in outcome.analysis.contrasts] if outcome.analysis else []
     lead = leading_row([*firsts, *outcome.rows], central, outcome.lead)
-    every = cells(outcome.axes)
-    found = _test([_cell(outcome, at, lead, central) for at in every])
-    return [replace(c, contrasts=stated) for c, stated in zip(found, compute_contrasts(outcome, every), strict=True)]
+    found = _test([_cell(outcome, at, lead, central) for at in cells(outcome.axes)])
+    contrasts = compute_contrasts(outcome.analysis, [{row.name: row for row in c.rows} for c in found])
+    return [replace(c, contrasts=tuple(stated)) for c, stated in zip(found, contrasts, strict=True)]
 
 
 def _longest_path(contrasts: Sequence[Contrast], start: str, end: str) -> list[Contrast]:
@@ -140,11 +141,6 @@ def _longest_path(contrasts: Sequence[Contrast], start: str, end: str) -> list[C
             if rest or step.second == end:
                 paths.append([step, *rest])
     return max(paths, key=len)
-
-
-def mean_with_interval(scores: Mapping[int, float]) -> Paired | None:
-    """Return the mean over seeds with its 95 % interval; None without a score."""
-    return paired(scores, dict.fromkeys(scores, 0.0))
 
 
 def leading_row(names: Sequence[str], central: Collection[str], named: str = "") -> str:
@@ -203,19 +199,18 @@ def _test(comparisons: Sequence[ComparedGroup]) -> list[ComparedGroup]:
 
 def pool_cells(found: Sequence[ComparedGroup]) -> dict[str, tuple[int, Paired]]:
     """Return name → (cells, pooled difference) for the differences lead − row that several cells have."""
-    every: dict[str, list[tuple[int, str, int, float]]] = {}  # name → (cell, data set, seed, difference)
-    for place, comparison in enumerate(found):
-        if (lead := comparison.leading) is None:
-            continue
-        ours = lead.by_seed()
+    cells_of: dict[str, list[list[tuple[str, int, float]]]] = {}  # name → data set, seed and difference, cell by cell
+    for comparison in found:
+        ours = comparison.leading.by_seed() if comparison.leading else {}
         for row in comparison.rows:
-            if row.rival:
-                both = [(s, ours[s] - score) for s, score in row.by_seed().items() if s in ours]
-                name = f"{lead.name} − {row.name}"
-                every.setdefault(name, []).extend((place, comparison.data, s, value) for s, value in both)
-    several = {name: some for name, some in every.items() if len({place for place, *_ in some}) > 1}
-    pooled = {name: pool_clusters(one[1:] for one in some) for name, some in several.items()}
-    return {name: (len({one[0] for one in several[name]}), p) for name, p in pooled.items() if p is not None}
+            differences = [(comparison.data, s, ours[s] - score) for s, score in row.by_seed().items() if s in ours]
+            if row.rival and differences:
+                cells_of.setdefault(f"{comparison.lead} − {row.name}", []).append(differences)
+    return {
+        name: (len(some), pooled)
+        for name, some in cells_of.items()
+        if len(some) > 1 and (pooled := pool_clusters(chain(*some)))
+    }
 
 
 def seeds_in_words(missing: Iterable[tuple[str, Trial]], rows: Sequence[ComparedRow]) -> str:

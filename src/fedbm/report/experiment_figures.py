@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
+from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
+from fedbm.report.contrasts import mean_with_interval
 from fedbm.report.document import Figure
 from fedbm.report.experiment_tables import ENDPOINT_TITLES
 from fedbm.report.figures.curves import axis_plot
@@ -27,9 +28,14 @@ LADDER = "Every row at the endpoint of the plan. Dashed: the means of the baseli
 AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 
-def score_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
-    """Return a figure per metric: every seed at the round chosen on validation, in percent."""
-    return [Figure(partial(draw_scores, comparison, colours, metric, HALF)) for metric in SHOWN]
+def cell_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
+    """Return a figure of every seed's score per metric, and one of the leading row's differences if there are any."""
+    figures = [Figure(partial(draw_scores, comparison, colours, metric, HALF)) for metric in SHOWN]
+    lead, colour = comparison.lead, colours[comparison.lead]
+    rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colour))]
+    title = f"Macro-F1 of {lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
+    axis = f"Macro-F1, {shorten(lead, 12)} − row"
+    return [*figures, _figure(rows, title, axis, HALF, AHEAD)] if rows else figures
 
 
 def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: str, width: float) -> str:
@@ -45,17 +51,6 @@ def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: s
     title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
     key = "tick: mean; grey: the paper" if with_paper else "tick: mean"
     return dot_plot(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
-
-
-def difference_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
-    """Return leading row − row in macro-F1 with 95 % intervals; [] if there are none."""
-    colour = colours[comparison.lead]
-    rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colour))]
-    title = (
-        f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
-    )
-    axis = f"Macro-F1, {shorten(comparison.lead, 12)} − row"
-    return [_figure(rows, title, axis, HALF, AHEAD)] if rows else []
 
 
 def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:

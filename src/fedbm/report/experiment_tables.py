@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
-from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
-from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow, mean_with_interval
+from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow
+from fedbm.report.contrasts import Contrast, mean_with_interval
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.tables import (
@@ -31,6 +32,7 @@ from fedbm.utils.metrics import f1_error
 from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
 from fedbm.utils.text import format_range
 
+Notes = Mapping[tuple[str, str], int]  # (title, text) → number
 LEAD = "Lead − row, macro-F1"
 OTHER_SCORES = {  # (moment, metric) → title
     ("last", "f1"): "Macro-F1, last round",
@@ -44,9 +46,7 @@ Z = 1.96  # standard errors in half of a 95 % interval
 DIFFERENCE = f"lead_minus_row_{HEADLINE_METRIC}"
 
 
-def results_table(
-    comparison: ComparedGroup, name: str, colours: Colours, notes: Mapping[tuple[str, str], int]
-) -> Table:
+def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes: Notes) -> Table:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
@@ -75,14 +75,9 @@ def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours
     return Table(name, make_columns(titles), tuple(rows))
 
 
-def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
-    rows = comparison.rows
-    none = [False] * len(rows)
-    best = {
-        (moment, metric): best_rows(rows, moment, metric) if _has_bold(comparison) else none
-        for moment in MOMENTS
-        for metric in SHOWN
-    }
+def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Notes) -> list[Row]:
+    rows, with_bold = comparison.rows, _has_bold(comparison)
+    best = {key: best_rows(rows, *key, with_bold) for key in product(MOMENTS, SHOWN)}
     tested = any(row.rival for row in rows)
     return [
         Row(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.contrasts import Contrast, hide_withheld
-from fedbm.experiments.outcomes import Outcome, Unrecorded, list_unrecorded, trials_of
+from fedbm.experiments.outcomes import Outcome, Unrecorded, hide_withheld, list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
 from fedbm.experiments.trials import Trial
 from fedbm.report import experiment_figures, experiment_tables, tables
@@ -21,7 +20,9 @@ from fedbm.report.comparison import (
     seeds_in_words,
     setting_words,
 )
+from fedbm.report.contrasts import Contrast
 from fedbm.report.document import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
+from fedbm.report.experiment_tables import Notes
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.runs_report import provenance
@@ -34,7 +35,6 @@ from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
-Notes = dict[tuple[str, str], int]  # (title, text) → number
 AS_PLANNED = "Differences as planned"
 CONTRASTS = (
     "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is "
@@ -74,11 +74,8 @@ def experiments_report(
 ) -> Report:
     """Return the report of these experiments.
 
-    Args:
-        outcomes: The experiments with their results.
-        title: The report's title; by default TITLE if one of the paper's experiments is included, and the titles of
-            the others. One experiment alone gives its own title.
-        elsewhere: Experiments on record elsewhere. The report then lists the other shipped experiments as not run.
+    The default *title* is that of a single experiment, else TITLE for all of the paper's and the titles of the others.
+    If the experiments on record *elsewhere* are known, the report lists the other shipped ones as not run.
     """
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
@@ -263,11 +260,7 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
             blocks.append(Figures({"Endpoint": [ladder]}))
             blocks.append(experiment_tables.ladder_table(comparison, f"{name}, endpoint", colours))
     elif detail != "none":
-        figures = [
-            *experiment_figures.score_figures(comparison, colours),
-            *experiment_figures.difference_figure(comparison, colours),
-        ]
-        blocks.append(Figures({"Scores": figures}, wide=False))
+        blocks.append(Figures({"Scores": experiment_figures.cell_figures(comparison, colours)}, wide=False))
     blocks.append(experiment_tables.results_table(comparison, name, colours, notes))
     blocks += source_sections(comparison.group, name, colours)
     if comparison.group.clients:  # central training alone is the same in every cell

@@ -13,7 +13,7 @@ from fedbm.methods import METHODS, is_central, title_of
 from fedbm.runs.run_file_types import PartitionRecord
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Spread, spread_or_none
-from fedbm.utils.text import format_count
+from fedbm.utils.text import format_count, format_option
 
 # keys that do not separate rows: the seed; name, partition and β, which are in the group's title; a path and the number
 # of channels, because digests compare images and samples; and the recipe, because the values that it sets are compared
@@ -80,10 +80,8 @@ class Group:
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
     """Return groups in the order of their titles, rows in the order of METHODS with central training first.
 
-    Data sets of one name may differ in folder or size. Then each has its own group, named with its checksum.
-
-    Raises:
-        FedBMError: If a run is given twice.
+    Data sets of one name may differ in folder or size. Then each has its own group, named with its checksum. Raise
+    FedBMError if a run is given twice.
     """
     grouped: dict[tuple[str, str], list[RunView]] = {}
     for run in runs:
@@ -145,7 +143,7 @@ def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
             hidden = {key: settings(run, "method").get(key) for key in find_varying(same)}
             more = hidden | {key: values.get(key) for key in keys}
             extra = [one for one in some if one and not all(one in others for others in options)]
-            extra += [f"{key}={_format(value)}" for key, value in more.items()]
+            extra += [f"{key}={'unset' if value is None else format_option(value)}" for key, value in more.items()]
             named.append(replace(run, label=f"{method} · {', '.join(extra)}" if extra else method))
     return named
 
@@ -175,9 +173,3 @@ def _group(title: str, runs: Sequence[RunView]) -> Group:
         for label, method in dict.fromkeys((run.label, run.method) for run in finished)
     )
     return Group(title, rows, tuple(run for run in ordered if not run.finished))
-
-
-def _format(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "unset", True: "yes", False: "no"}[value]
-    return str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from fedbm.report.grouping import Group
 from fedbm.runs.run_file_types import PrivacyLoss
@@ -30,9 +30,8 @@ def largest_losses(group: Group) -> list[str]:
     ]
 
 
-def _sentence(losses: Iterable[PrivacyLoss], data_of: str, delta: float) -> str:
-    known = list(losses)
-    own, total = _format([one.epsilon for one in known]), _format([one.epsilon_all_runs for one in known])
+def _sentence(losses: Collection[PrivacyLoss], data_of: str, delta: float) -> str:
+    own, total = _format([one.epsilon for one in losses]), _format([one.epsilon_all_runs for one in losses])
     return f"ε {own} in this run, ε {total} over all runs on {data_of} data, at δ = {delta:g}"
 
 

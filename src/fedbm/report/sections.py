@@ -48,10 +48,10 @@ PHASES = {
     "evaluate": "evaluation",
     "checkpoint": "checkpoints",
 }
-CURVES = (  # name, metric, axis, scale
-    ("Macro-F1", "f1", "macro-F1 on the test images, %", 100.0),
-    ("Accuracy", "accuracy", "accuracy on the test images, %", 100.0),
-    ("Training loss", "loss", "training loss, mean over the selected clients", 1.0),
+CURVES = (  # name, metric, axis
+    ("Macro-F1", "f1", "macro-F1 on the test images, %"),
+    ("Accuracy", "accuracy", "accuracy on the test images, %"),
+    ("Training loss", "loss", "training loss, mean over the selected clients"),
 )
 
 
@@ -113,11 +113,8 @@ def _hidden_options(row: MethodRuns) -> str:
     """Return the options that are not the default, if the row's name is only the method's."""
     summary = row.runs[0].summary
     options = summary.label.removeprefix(row.method).removeprefix(" · ") if summary else ""
-    return (
-        f"Options of {row.name} that are not the default: {options}."
-        if options and row.name == title_of(row.method)
-        else ""
-    )
+    shown = options and row.name == title_of(row.method)
+    return f"Options of {row.name} that are not the default: {options}." if shown else ""
 
 
 def _personal(row: MethodRuns) -> str:
@@ -136,9 +133,8 @@ def _personal(row: MethodRuns) -> str:
 
 def checks(group: Group) -> Section:
     heading = "Is it a fair comparison?" if len(group.rows) > 1 else "Checks"
-    return Section(
-        heading, "Checked from the files of the runs.", (Findings(tuple(check_comparison(group))),), detail=True
-    )
+    findings = Findings(tuple(check_comparison(group)))
+    return Section(heading, "Checked from the files of the runs.", (findings,), detail=True)
 
 
 def advice(group: Group) -> tuple[Section, ...]:
@@ -149,10 +145,10 @@ def advice(group: Group) -> tuple[Section, ...]:
 
 def training(group: Group, colours: Colours) -> Section:
     panels = {}
-    for name, metric, axis, scale in CURVES:
+    for name, metric, axis in CURVES:
         if curves := _curves(group, colours, metric):
             title = f"{name} by round for {', '.join(curve.label for curve in curves)}; {group.title}"
-            panels[name] = [Figure(partial(curve_plot, curves, title, axis, scale))]
+            panels[name] = [Figure(partial(curve_plot, curves, title, axis))]
     note = (
         "Line: mean over seeds; band: lowest to highest seed. A dot is one seed’s round chosen on "
         "validation: the table’s first part is the mean of these dots. "
@@ -195,8 +191,8 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     )
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
-    panels = {"Clients": [Figure(partial(dot_plot, rows, title, axis))]} if rows else {}
-    return _figure_section("Client by client", note, panels, why)
+    figures = [Figure(partial(dot_plot, rows, title, axis))] if rows else []
+    return _figure_section("Client by client", note, {"Clients": figures}, why)
 
 
 def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
@@ -210,9 +206,8 @@ def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
 
 def confusions(group: Group) -> Section:
     panels = {
-        name: figures
+        name: [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None]
         for moment, name in tables.BLOCKS.items()
-        if (figures := [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None])
     }
     names = _without_global_model(group)
     clients = f"; for {names}, clients’ own models too, so that n counts an image once for each" if names else ""
@@ -222,9 +217,8 @@ def confusions(group: Group) -> Section:
     )
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
-    return _figure_section(
-        "Confusions", note, panels, "No finished run has details.json.", wide=_many_classes(finished)
-    )
+    why = "No finished run has details.json."
+    return _figure_section("Confusions", note, panels, why, wide=_many_classes(finished))
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
@@ -252,9 +246,8 @@ def features(group: Group) -> Section:
     note += STARS if stars else ""
     note += "Distances between far groups mean nothing."
     note += f" No run of {join_words(missing, 'and')} has features; {COMPUTE_FEATURES}" if figures and missing else ""
-    panels = {"Features": figures} if figures else {}
     why = f"No run here has features; {COMPUTE_FEATURES}"
-    return _figure_section("Features of test images", note, panels, why, wide=False)
+    return _figure_section("Features of test images", note, {"Features": figures}, why, wide=False)
 
 
 def class_texts(group: Group) -> Section:
@@ -275,8 +268,7 @@ def class_texts(group: Group) -> Section:
     texts = next((found for found in encoders.values() if found.concepts), None)
     pairs = tuple(zip(texts.classes, texts.concepts or (), strict=True)) if texts else ()
     more = (Pairs(pairs, "The text of each class"),) if pairs else ()
-    panels = {"Similarity": figures} if figures else {}
-    return _figure_section("Class texts", note, panels, why, more, wide=_many_classes(group.runs))
+    return _figure_section("Class texts", note, {"Similarity": figures}, why, more, wide=_many_classes(group.runs))
 
 
 def generated_images(group: Group) -> Section:
@@ -330,8 +322,9 @@ def _figure_section(
     wide: bool = True,
 ) -> Section:
     """Return a section of figures, or the reason why there are none. Without figures, no note explains them."""
-    first: Block = Figures(panels, wide) if panels else Text((why,), "absent")
-    return Section(heading, note if panels else "", (first, *more), detail=True)
+    filled = {name: figures for name, figures in panels.items() if figures}
+    first: Block = Figures(filled, wide) if filled else Text((why,), "absent")
+    return Section(heading, note if filled else "", (first, *more), detail=True)
 
 
 def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
@@ -341,7 +334,7 @@ def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
         lines = tuple(line for run in row.runs if (line := _line(run, metric)))
         averages = tuple(line for run in row.runs if (line := _line(run, metric, averaged=True)))
         best = [run.summary.best for run in row.runs if run.summary is not None and metric != "loss"]
-        marks = tuple((scores.round, getattr(scores, metric)) for scores in best)
+        marks = tuple((scores.round, 100 * getattr(scores, metric)) for scores in best)
         curves.append(Curve(row.name, colours[row.name], lines, marks))
         curves.append(Curve(f"{row.name}, averaged", colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
@@ -352,14 +345,15 @@ def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
 
 
 def _line(run: RunView, metric: str, averaged: bool = False) -> Points:
-    """Return (round, value) of a test metric or of the training loss, for rounds that have it."""
+    """Return (round, value) of a test metric in percent or of the training loss, for rounds that have it."""
 
     def value(record: RoundRecord) -> float | None:
         if metric == "loss":
             terms = [] if averaged else [term for term in record.loss.values() if term is not None]
             return sum(terms) if terms and len(terms) == len(record.loss) else None
         found = record.averaged if averaged else record
-        return found.test.get(metric) if found and found.test else None
+        share = found.test.get(metric) if found and found.test else None
+        return None if share is None else 100 * share
 
     values = ((record.round, value(record)) for record in run.rounds)
     return tuple((number, found) for number, found in values if found is not None)

@@ -10,17 +10,14 @@ import numpy as np
 from fedbm.report.document import Cell, Column, Figure, Figures, Row, Section, Table
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.tables import BLOCKS, METRICS, Colours
 from fedbm.runs.run_file_types import SourceConfusion
 from fedbm.utils.metrics import scores_from_confusion
 from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_count
 
-MOMENTS = {  # the averaged model first: it depends least on luck
-    "averaged": "Averaged model, after the last round",
-    "best": "At the round chosen on validation",
-    "last": "At the last round",
-}
-SHOWN = {"f1": "Macro-F1", "accuracy": "Accuracy"}
+MOMENTS = {key: BLOCKS[key] for key in ("averaged", "best", "last")}  # the first of them depends least on luck
+SHOWN = {key: METRICS[key] for key in ("f1", "accuracy")}
 OWN_MODEL = "own model"  # accuracy of a site's personal model on its own images, at the last round
 HELD_OUT_NOTE = (
     "The global model’s scores on all images of each client that never trains. Bar: mean over seeds; dot: a seed. "
@@ -33,7 +30,7 @@ NOTE = (
 Scores = dict[str, dict[str, list[float]]]  # source → metric → one value per seed
 
 
-def source_sections(group: Group, name: str, colours: Mapping[str, int]) -> tuple[Section, ...]:
+def source_sections(group: Group, name: str, colours: Colours) -> tuple[Section, ...]:
     """Return sections with bars and a table by source and by held-out client; none for what no run of the group has."""
     return (
         *_section(group, name, colours, "sources", "source", "Source by source", NOTE),
@@ -42,7 +39,7 @@ def source_sections(group: Group, name: str, colours: Mapping[str, int]) -> tupl
 
 
 def _section(
-    group: Group, name: str, colours: Mapping[str, int], field: str, by: str, title: str, note: str
+    group: Group, name: str, colours: Colours, field: str, by: str, title: str, note: str
 ) -> tuple[Section, ...]:
     panels: dict[str, list[Figure]] = {}
     table: Table | None = None
@@ -90,9 +87,7 @@ def _images(group: Group, field: str) -> dict[str, str]:
     }
 
 
-def _draw(
-    found: Mapping[str, Scores], images: Mapping[str, str], colours: Mapping[str, int], metric: str, title: str
-) -> str:
+def _draw(found: Mapping[str, Scores], images: Mapping[str, str], colours: Colours, metric: str, title: str) -> str:
     rows = [
         DotRow(name, colours[name], tuple(100 * value for value in scores[source][metric]), heading=f"{source}{words}")
         for source, words in images.items()
@@ -102,9 +97,7 @@ def _draw(
     return dot_plot(rows, title, f"{SHOWN[metric]} of every seed, %", bars=True)
 
 
-def _table(
-    found: Mapping[str, Scores], images: Mapping[str, str], colours: Mapping[str, int], name: str, caption: str
-) -> Table:
+def _table(found: Mapping[str, Scores], images: Mapping[str, str], colours: Colours, name: str, caption: str) -> Table:
     has_own = any(OWN_MODEL in by_metric for scores in found.values() for by_metric in scores.values())
     columns = SHOWN | ({OWN_MODEL: "Accuracy, site’s own model, last round"} if has_own else {})
     rows = []

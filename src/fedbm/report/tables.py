@@ -37,12 +37,12 @@ def explain_bold(rows: Sequence[MethodRuns]) -> str:
     return "Bold: highest mean." if have_same_seeds(rows) else "No mean is bold, because rows differ in their seeds."
 
 
-def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str) -> list[bool]:
+def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str, with_bold: bool = True) -> list[bool]:
     """Return which rows print the highest mean; none if only one row has a score, or if rows differ in their seeds.
 
-    Seeds differ more than methods. Central training does not take part.
+    Seeds differ more than methods. Central training does not take part. None is marked without *with_bold*.
     """
-    compared = have_same_seeds(rows)
+    compared = with_bold and have_same_seeds(rows)
     scores = [row.score(moment, metric) if compared and not row.central else None for row in rows]
     means = [score.mean for score in scores if score]
     top = percent(max(means)) if len(means) > 1 else None
@@ -64,11 +64,11 @@ def score_cell(score: Spread | None, best: bool = False) -> Cell:
 
 def metrics_table(group: Group, name: str, colours: Colours, with_bold: bool = True) -> Table:
     """Return every metric at the chosen and the last round, and of the averaged model if there is one."""
-    rows, none = [], [False] * len(group.rows)
+    rows = []
     for moment, block in BLOCKS.items():
         if moment == "averaged" and not has_averaged_model(group):
             continue
-        best = {metric: best_rows(group.rows, moment, metric) if with_bold else none for metric in METRICS}
+        best = {metric: best_rows(group.rows, moment, metric, with_bold) for metric in METRICS}
         for place, row in enumerate(group.rows):
             cells = {"n": Cell(len(row.runs), "count"), "round": _range(row.by_seed(moment, "round").values(), "")}
             cells |= {metric: score_cell(row.score(moment, metric), best[metric][place]) for metric in METRICS}

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.errors import join_words
-from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
+from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, ComparedRow, data_title
+from fedbm.report.contrasts import Contrast
 from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, percent, points
 from fedbm.utils.statistics import MIN_SEEDS, MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.utils.text import format_count
@@ -21,9 +21,6 @@ METHOD_TITLES = [method.title for method in METHODS.values()]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence; *holds* if its difference is established after correction for the number of tests."""
-
-    holds: bool
     sentence: str
     brief: str = ""  # for an overview; "" if the sentence does not belong there
 
@@ -54,7 +51,8 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
         images = _whole_percent(best, "accuracy", lead)
         third = f"; with {best.name}, which has a higher macro-F1 than {lead.name}, {images}"
     found = rival.tests["best"].paired
-    chance = f"with {_count_seeds(found.n)}, chance alone {'is unlikely to' if _holds(rival) else 'may'} explain this"
+    may = "is unlikely to" if _holds(rival.tests["best"].corrected, found) else "may"
+    chance = f"with {_count_seeds(found.n)}, chance alone {may} explain this"
     return (
         f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
         f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, is "
@@ -65,24 +63,24 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
 def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     """Return sentences without symbols on an experiment with stated contrasts; () without a difference.
 
-    A sentence per cell compares the leading row with other methods, and others name runs that diverged. After a test,
-    one states what chance may explain.
+    A sentence per cell compares the leading row with other methods, or the first row of each contrast if the leading
+    row is the first of none. Others name runs that diverged. After a test, one states what chance may explain.
     """
     lead = next((comparison.lead for comparison in found if comparison.lead), "")
     sentences: list[str] = []
     stated: list[tuple[str, Contrast, Paired]] = []  # with the cell's name
     for comparison, cell in zip(found, plain_names(found), strict=True):
-        of_lead = [one for one in comparison.contrasts if one.first == lead]
+        of_lead = [one for one in comparison.contrasts if one.first == lead] or comparison.contrasts
         some = [one for one in of_lead if one.second in METHOD_TITLES] or of_lead
         known = [(cell, one, one.found) for one in some if one.found is not None]
-        parts = [_compare(difference, one.second) for _, one, difference in known]
-        chosen = [_compare(one.chosen, one.second) for _, one, _ in known if one.chosen]
-        if parts:
-            others = join_words(chosen, "and") if chosen else ""
-            without = "Without averaging over rounds, at the round chosen on validation, it was"
-            more = f" {without} {others}." if others else ""
-            sentences.append(f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}.{more}")
-            sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison)]
+        for name in dict.fromkeys(one.first for _, one, _ in known):
+            own = [(one, difference) for _, one, difference in known if one.first == name]
+            words = join_words([_compare(difference, one.second) for one, difference in own], "and")
+            if chosen := [_compare(one.chosen, one.second) for one, _ in own if one.chosen]:
+                without = "Without averaging over rounds, at the round chosen on validation, it was"
+                words += f". {without} {join_words(chosen, 'and')}"
+            sentences.append(f"On {cell}, {name}’s macro-F1 was {words}.")
+        sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison) if known]
         stated += known
     if not stated:
         return ()
@@ -91,14 +89,20 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         counts = [difference.n for *_, difference in stated]
         seeds = _count_seeds(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
-    by_chance = [f"{one.second} on {cell}" for cell, one, _ in stated if not _contrast_holds(one)]
+    by_chance = [
+        f"to {one.second} on {cell}" if one.first == lead else f"of {one.first} to {one.second} on {cell}"
+        for cell, one, difference in stated
+        if not _holds(one.corrected, difference)
+    ]
+    several = len(stated) > 1
     if not by_chance:
-        chance = "Chance alone is unlikely to explain any of these differences."
+        words = "any of these differences" if several else "this difference"
+        chance = f"Chance alone is unlikely to explain {words}."
     elif len(by_chance) == len(stated):
-        chance = "Chance alone may explain these differences."
+        chance = f"Chance alone may explain {'these differences' if several else 'this difference'}."
     else:
         words = join_words(by_chance, "and")
-        chance = f"Chance alone may explain the difference to {words}; for the others this is unlikely."
+        chance = f"Chance alone may explain the difference {words}; for the others this is unlikely."
     return (*sentences, chance, f"{about} The comparison was fixed before these runs.")
 
 
@@ -119,11 +123,6 @@ def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
         f"{name} with {words}" if words and names.count(name) > 1 else name
         for name, words in zip(names, settings, strict=True)
     ]
-
-
-def _contrast_holds(contrast: Contrast) -> bool:
-    enough = len(contrast.by_seed) >= MIN_SEEDS
-    return contrast.tested and enough and contrast.corrected is not None and contrast.corrected < LEVEL
 
 
 def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
@@ -155,7 +154,7 @@ def verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
         tested = [_contrast_verdict(one) for one in comparison.contrasts if one.tested]
-        diverged = [Verdict(False, sentence) for sentence in _diverged(comparison)]
+        diverged = [Verdict(sentence) for sentence in _diverged(comparison)]
         return [*(tested or _ladder_verdict(comparison)), *diverged] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
@@ -166,10 +165,12 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     if len(comparison.rows) == 1:
         return []
     if lead is None or not lead.runs:
-        return [_no_result(_without_lead(lead))]
+        sentence = _without_lead(lead)
+        return [Verdict(sentence, sentence)]
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
-        return [_no_result(f"{lead.name} cannot be compared: {_why_alone(comparison)}.")]
+        sentence = f"{lead.name} cannot be compared: {_why_alone(comparison)}."
+        return [Verdict(sentence, sentence)]
     best, *fedavg = main_rivals(comparison)
     more = f", the best of {len(others)} others," if len(others) > 1 else ""
     found = [_verdict(lead, best, more, comparison.tests)]
@@ -177,7 +178,7 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     unequal = [row.name for row in others if set(row.by_seed()) != set(lead.by_seed())]
     if unequal:
         words = f"{join_words(unequal, 'and')} {'has' if len(unequal) == 1 else 'have'} other seeds than {lead.name}"
-        found.append(Verdict(False, f"{words}: compare the difference over the seeds that both have, not the means."))
+        found.append(Verdict(f"{words}: compare the difference over the seeds that both have, not the means."))
     return [*found, *_tuned_values(lead)]
 
 
@@ -198,19 +199,15 @@ def _why_alone(comparison: ComparedGroup) -> str:
     return "no other method or setting has a finished run"
 
 
-def _no_result(sentence: str) -> Verdict:
-    return Verdict(False, sentence, sentence)
-
-
-def _holds(row: ComparedRow) -> bool:
-    test = row.tests["best"]
-    return test.corrected is not None and test.corrected < LEVEL and test.paired.n >= MIN_SEEDS
+def _holds(corrected: float | None, found: Paired) -> bool:
+    """Return whether a difference is established: p after correction is small, from enough seeds."""
+    return corrected is not None and corrected < LEVEL and found.n >= MIN_SEEDS
 
 
 def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Verdict:
     """Compare two rows over the seeds both have."""
-    test, holds = other.tests["best"], _holds(other)
-    found, ours, theirs = test.paired, lead.by_seed(), other.by_seed()
+    test, ours, theirs = other.tests["best"], lead.by_seed(), other.by_seed()
+    found, holds = test.paired, _holds(test.corrected, test.paired)
     both = [seed for seed in ours if seed in theirs]
     means = [mean_and_std(spread([scores[seed] for seed in both])) for scores in (ours, theirs)]
     if found.p is None:
@@ -227,7 +224,6 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
         evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
         last = f" Over the last quarter of the rounds, the difference is {_points(quarter)} ({evidence})."
     return Verdict(
-        holds,
         f"{lead.name} has {means[0]} macro-F1; {other.name}{more} has {means[1]}. The difference is {_points(found)} "
         f"({_evidence(found, *corrected)}). {result}{needed}{last}",
         f"{lead.name} − {other.name}{more.rstrip(',')}: {', '.join([_points(found), *corrected])}. {result}",
@@ -258,19 +254,20 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
     if len({tuple(one.by_seed) for one in comparison.ladder}) > 1:
         sentences.append("The steps have different seeds, so they do not add up to the whole difference.")
     sentence = " ".join(sentences)
-    return [Verdict(False, sentence, sentence)]
+    return [Verdict(sentence, sentence)]
 
 
 def _contrast_verdict(contrast: Contrast) -> Verdict:
     """Return a planned difference with the result of its test. A table has the rest."""
     found = contrast.found
     if found is None:
-        return _no_result(f"{contrast.name}: no seed has both runs.")
+        sentence = f"{contrast.name}: no seed has both runs."
+        return Verdict(sentence, sentence)
     assert contrast.corrected is not None
-    holds = _contrast_holds(contrast)
+    holds = _holds(contrast.corrected, found)
     corrected = f"{p_value(contrast.corrected)} after Holm’s correction over {format_count(contrast.tests, 'test')}"
     result = f"{contrast.name}: {_points(found)} of macro-F1, {corrected}. {_established(found, holds)}"
-    return Verdict(holds, result if holds else result + _describe_seeds_needed(found, contrast.tests), result)
+    return Verdict(result if holds else result + _describe_seeds_needed(found, contrast.tests), result)
 
 
 def _points(found: Paired) -> str:
@@ -335,7 +332,7 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     if not all(isinstance(values.get(key), int | float) for key in method.tuned):  # of another version, or damaged
         return []
     words = ", ".join(f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items())
-    return [Verdict(False, f"{lead.name} was run with one setting ({words}); others may give other scores.")]
+    return [Verdict(f"{lead.name} was run with one setting ({words}); others may give other scores.")]
 
 
 def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
@@ -356,7 +353,7 @@ def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
             rows = f"{len(others)} {'other ' * bool(differ)}rows; {words[nearest]} has the smallest p"
         sentences.append(f"No difference from the paper’s macro-F1 is established for {rows}.")
     how = f"The test is Welch’s t-test against the paper’s three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected."
-    return [Verdict(False, " ".join([*sentences, how]), brief)] if found else []
+    return [Verdict(" ".join([*sentences, how]), brief)] if found else []
 
 
 def _against_paper(row: ComparedRow) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from fedbm.errors import FedBMError, join_words
@@ -67,18 +68,15 @@ def make_report(runs: Sequence[RunView | str | Path], out: Path = Path("runs"), 
     records = [path for path in names if is_records(path)]
     if records and len(records) < len(runs):
         raise FedBMError("runs and records cannot be in one report. Give one kind at a time.")
-    for path in records:
-        if (path.parent / "rounds.jsonl").exists():
-            raise FedBMError(f"{path} is a file of a run: give its folder, {path.parent}")
+    if of_run := next((path for path in records if (path.parent / "rounds.jsonl").exists()), None):
+        raise FedBMError(f"{of_run} is a file of a run: give its folder, {of_run.parent}")
     if records:
         outcomes = [o for path in records for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
         whole = [path for path in records if path.is_dir()]
         below = {file.stem for folder in whole for file in folder.glob("*/*.json")}  # they have a report of their own
         return experiments_report(outcomes, title, below if whole else None)
-    folders = [
-        folder for run in runs for folder in ([run.path] if isinstance(run, RunView) else find_runs(out, [str(run)]))
-    ]
-    return runs_report(read_runs(folders), title)
+    found = ([run.path] if isinstance(run, RunView) else find_runs(out, [str(run)]) for run in runs)
+    return runs_report(read_runs(list(chain(*found))), title)
 
 
 def is_records(path: Path) -> bool:

@@ -39,18 +39,18 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.render.terminal import report_tables
-    from fedbm.report.runs_report import runs_report
-    from fedbm.report.write import write_report
+    from fedbm.report.write import make_report, report_path, save_report
     from fedbm.runs.method_comparison import run_grid
-    from fedbm.runs.run_view import read_runs
 
+    path = report_path(Path(args.to))  # before hours of computing
     jobs, result = run_grid(read_grid(args), console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
         raise FedBMError(result.failures[0])
-    for table in report_tables(runs_report(read_runs(folders))):
+    report = make_report(folders)
+    for table in report_tables(report):
         console.print(table)
-    console.print(f"report: {write_report(folders, Path(args.to)).resolve()}")
+    console.print(f"report: {save_report(report, path).resolve()}")
     check_failures(result.failures, len(jobs))
 
 

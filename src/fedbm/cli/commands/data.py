@@ -168,22 +168,20 @@ def partition(args: argparse.Namespace, console: Console) -> None:
     config, dataset = load_and_print(args, console)
     config = recommend(config, dataset.recommends)
     made = make_partition(config, dataset)
+    counts, value = made.counts(dataset.labels, len(dataset.classes)), made.to_json(dataset.labels, dataset.classes)
     for part in describe_partition(made, dataset):
         console.print(part)
     if args.save:
-        write_json(Path(args.save), made.to_json(dataset.labels, dataset.classes))
+        write_json(Path(args.save), value)
         console.print(f"saved: {args.save}")
     if args.picture:
         from fedbm.report.figures.matrices import partition_bubbles
         from fedbm.report.figures.svg import save_svg
 
-        counts = made.counts(dataset.labels, len(dataset.classes))
         save_svg(Path(args.picture), partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
         console.print(f"drawn: {args.picture}")
     if args.json:
-        measured = heterogeneity(made.counts(dataset.labels, len(dataset.classes)))
-        value = made.to_json(dataset.labels, dataset.classes)
-        print_json({**data_facts(dataset), "partition": value, "heterogeneity": measured})
+        print_json({**data_facts(dataset), "partition": value, "heterogeneity": heterogeneity(counts)})
 
 
 def data_facts(dataset: Dataset) -> dict[str, Any]:

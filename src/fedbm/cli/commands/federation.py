@@ -71,9 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
     task.add_argument("--data", dest="images", default="", metavar="PATH", help="the data set (default: the run's)")
 
-    task = add_task(
-        "up", "start server, nodes and a run on this machine, show the run, and stop all when it ends", WHOLE
-    )
+    text = "start server, nodes and a run on this machine, show the run, and stop all when it ends"
+    task = add_task("up", text, WHOLE)
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
 
     add_task("server", "start the server and keep it running until Ctrl-C", SERVER)
@@ -108,9 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task = add_task("add", "make one more node: its folder, and its key at the server", WITH_AUTHORITY)
     task.add_argument("name", metavar="NAME", help="the node's name")
 
-    task = add_task(
-        "rekey", "make a new key for a node; the server refuses the old one after a restart", WITH_AUTHORITY
-    )
+    text = "make a new key for a node; the server refuses the old one after a restart"
+    task = add_task("rekey", text, WITH_AUTHORITY)
     task.add_argument("name", metavar="NAME", help="the node's name")
 
     task = add_task("renew", "make a new certificate for the server; nodes need no change", WITH_AUTHORITY)

@@ -71,7 +71,5 @@ def changed_settings(config: Mapping[str, Any]) -> Iterator[str]:
     for section, values in config.items():
         changed = {n: v for n, v in values.items() if (section, n) not in defaults or v != defaults[section, n]}
         if changed:
-            words = (
-                f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in changed.items()
-            )
+            words = (f"{n} = {json.dumps(v, ensure_ascii=False, default=str)}" for n, v in changed.items())
             yield f"[{section}] {', '.join(words)}"

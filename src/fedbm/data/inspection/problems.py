@@ -33,11 +33,8 @@ def find_problems(
 ) -> list[str]:
     """Return a sentence for each problem: what is wrong, where, and what to do.
 
-    Args:
-        dataset: the data set.
-        concepts: the concept text of each class; empty if the method does not read concepts.
-        stem: the first layer of the model; "" if the model is the user's own.
-        columns: columns that divide the samples, in addition to patient and the like.
+    *concepts* are the classes' texts if the method reads them, *stem* is the model's first layer ("" for a user's own
+    model), and *columns* divide the samples in addition to patient and the like.
     """
     return [
         *_check_pixels(dataset),

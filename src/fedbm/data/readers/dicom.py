@@ -31,6 +31,8 @@ def is_dicom(content: bytes | Path) -> bool:
     """Return whether a file is DICOM. Its name does not matter: many DICOM files have no ending."""
     if isinstance(content, bytes):
         return content[_MAGIC] == b"DICM"
+    if content.is_fifo():  # reading it would wait for a program that writes to it
+        raise OSError("a named pipe, not a file")
     with content.open("rb") as stream:
         return stream.read(_MAGIC.stop)[_MAGIC] == b"DICM"
 
@@ -59,7 +61,8 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
                 assert not isinstance(encoded, Frame)
                 yield int(start[i]) + k, Frame(encoded, k) if i in headers else encoded
 
-    columns = {name: values[file_of] for name, values in index.columns.items()}
+    expanded = index.select(file_of)
+    columns = dict(expanded.columns)
     notes = [f"{format_count(len(headers), 'file is', 'files are')} DICOM"]
     if not any(name.lower().startswith("patient") for name in find_group_columns(columns)):
         patients: list[str | int] = [headers[i][1] if i in headers and headers[i][1] else i for i in range(len(counts))]
@@ -73,9 +76,7 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
     if burnt := sum(header[2] for header in headers.values()):
         notes.append(f"{burnt} of them declare text in the image, which may name patients or give the label away")
     return replace(
-        index,
-        labels=index.labels[file_of],
-        split=None if index.split is None else index.split[file_of],
+        expanded,
         ids=[
             index.ids[i] if counts[i] == 1 else f"{index.ids[i]}#{place - start[i] + 1}"
             for place, i in enumerate(file_of.tolist())

@@ -35,6 +35,8 @@ def detect(
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
         raise FedBMError(f"{path} does not exist or cannot be accessed{did_you_mean(path.name, siblings)}")
+    if path.is_fifo():  # opening it would wait for a program that writes to it
+        raise FedBMError(f"{path} is a named pipe: give a file or a folder")
     if not path.is_dir():
         path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if table.is_table(path):
@@ -109,12 +111,10 @@ def digits() -> Source:
 
 def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
-    if path.is_dir() and (files := femnist.find_json_files(path)):
+    if files := femnist.find_json_files(path) if path.is_dir() else [path] * (ending == ".json"):
         return femnist.find_leaf(files, str(path), seed)
     if ending == ".npz" and zipfile.is_zipfile(path):
         return _find_arrays(path, seed)
-    if ending == ".json" and not path.is_dir():
-        return femnist.find_leaf([path], str(path), seed)
     tree = _open_tree(path)
     root = "" if path.is_dir() else find_image_root(tree)
     for path_in_tree in tree.files(root):
@@ -164,14 +164,14 @@ def _open_tree(path: Path) -> FileTree:
 
 def _find_arrays(path: Path, seed: int) -> Source:
     keys = npz.array_names(path)
+    name = path.stem.lower().partition("_")[0]  # the size may follow: bloodmnist.npz, bloodmnist_128.npz
     if "jpeg" in keys or "offsets" in keys:
         return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
     if any(key.startswith(("train_", "val_", "test_")) for key in keys):
-        return npz.find_medmnist(path)
+        return Source(npz.fingerprint(path, "MedMNIST", name), lambda: npz.scan_medmnist(path, name))
+    if keys >= {"images", "labels", "classes", "writer"} and name == "chars74k":
+        return Source(npz.fingerprint(path, name, str(seed)), lambda: femnist.scan_chars74k(path, seed))
     if keys >= {"images", "labels", "classes"}:
-        if path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys:
-            digest = npz.fingerprint(path, "chars74k", str(seed))
-            return Source(digest, lambda: femnist.scan_chars74k(path, seed))
         return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
     raise FedBMError(
         f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import explain_damage
-from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, text_array
+from fedbm.data.readers.sample_index import SampleIndex, check_distinct, text_array
 from fedbm.data.splits import SPLITS
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of
@@ -116,16 +116,11 @@ def scan_pixels(path: Path) -> SampleIndex:
     )
 
 
-def find_medmnist(path: Path) -> Source:
-    """Return a file of MedMNIST: 2-D images of one size, one label each, with the published split.
+def scan_medmnist(path: Path, name: str) -> SampleIndex:
+    """Read a file of MedMNIST: 2-D images of one size, one label each, with the published split.
 
-    The file has no class names. The catalogue has them under the file's name: bloodmnist.npz, bloodmnist_128.npz.
+    The file has no class names. The catalogue has them under *name*.
     """
-    name = path.stem.lower().split("_")[0]  # the size follows
-    return Source(fingerprint(path, "MedMNIST", name), lambda: _scan_medmnist(path, name))
-
-
-def _scan_medmnist(path: Path, name: str) -> SampleIndex:
     file = Npz(path, MEDMNIST_LAYOUT)
     file.require_arrays([f"{subset}_{kind}" for subset in SPLITS for kind in ("images", "labels")])
     arrays = file.arrays([f"{subset}_labels" for subset in SPLITS])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from fedbm.report.figures.axes import (
     LABEL_GAP,
@@ -31,7 +32,7 @@ TOP, BOTTOM = 34.0, 40.0  # pixels above and below the axes of a shared plot
 class Curve:
     """Lines over rounds, one per seed; *marks* are highlighted points, such as each seed's chosen round.
 
-    Curves with the same *panel* share a small plot.
+    Curves with the same *panel* share a small plot. *over_axis*: each line is a point at a place of an axis.
     """
 
     label: str
@@ -41,6 +42,17 @@ class Curve:
     finished: bool = True
     panel: str = ""
     averaged: bool = False  # of the averaged model: dotted, without a band
+    over_axis: bool = False
+
+    @cached_property
+    def stats(self) -> dict[int, Spread]:
+        """The spread by round that every seed has: a mean over changing seeds would jump for no reason."""
+        by_round: dict[int, list[float]] = {}
+        for line in self.lines:
+            for number, value in line:
+                by_round.setdefault(number, []).append(value)
+        enough = 1 if self.over_axis else len(self.lines)
+        return {number: spread(values) for number, values in sorted(by_round.items()) if len(values) >= enough}
 
     @property
     def pattern(self) -> tuple[float, ...]:
@@ -49,20 +61,33 @@ class Curve:
             return DOTTED
         return dash_pattern(self.colour) or (() if self.finished else (4, 3))
 
+    @property
+    def band(self) -> bool:
+        """Whether a band shows the lowest and the highest value."""
+        return self.over_axis or (len(self.lines) > 1 and not self.averaged)
 
-def curve_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
+    @property
+    def places(self) -> list[float]:
+        return [*self.stats, *(at for at, _ in self.marks)]
+
+    @property
+    def values(self) -> list[float]:
+        edges = [(found.low, found.high) if self.band else (found.mean,) for found in self.stats.values()]
+        return [value for some in (*edges, [value for _, value in self.marks]) for value in some]
+
+
+def curve_plot(curves: Sequence[Curve], title: str, axis: str) -> str:
     """Draw a few curves in one plot, or more of them in a small plot each on one scale."""
-    panels = {curve.panel or curve.label for curve in curves if spread_by_round(curve)}
-    return (shared_plot if len(panels) <= MAX_SHARED_CURVES else small_plots)(curves, title, axis, scale)
+    panels = {curve.panel or curve.label for curve in curves if curve.stats}
+    return (shared_plot if len(panels) <= MAX_SHARED_CURVES else small_plots)(curves, title, axis)
 
 
-def shared_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
-    """Draw curves in one plot with their names at their ends; values × *scale*.
+def shared_plot(curves: Sequence[Curve], title: str, axis: str) -> str:
+    """Draw curves in one plot with their names at their ends.
 
     A run that is not finished is thin, dashed and has no band, so that nobody takes it for a result.
     """
-    lines = [_to_line(curve, scale) for curve in curves if spread_by_round(curve)]
-    return _named_lines(lines, title, axis, "round")
+    return _named_lines(curves, title, axis, "round")
 
 
 def axis_plot(
@@ -74,25 +99,23 @@ def axis_plot(
     across: str,
 ) -> str:
     """Draw scores × 100, name → place → a score per seed. Places are at equal distances whatever their values."""
-    lines = []
+    curves = []
     for name, by_place in scores.items():
-        stats = {at: spread([100 * value for value in by_place[at]]) for at in sorted(by_place)}
-        marks = tuple((at, found.mean) for at, found in stats.items())
-        if stats:
-            lines.append(_Line(name, colours[name], dash_pattern(colours[name]), stats, marks, mark_size=6))
-    return _named_lines(lines, title, axis, across, places)
+        points = tuple(((at, 100 * value),) for at, values in by_place.items() for value in values)
+        curve = Curve(name, colours[name], points, over_axis=True)
+        curves.append(replace(curve, marks=tuple((at, found.mean) for at, found in curve.stats.items())))
+    return _named_lines(curves, title, axis, across, places)
 
 
-def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
+def small_plots(curves: Sequence[Curve], title: str, axis: str) -> str:
     """Draw each panel's curves in colour, with the first panel's mean as a thin line in every other panel."""
-    by_panel: dict[str, list[_Line]] = {}
-    for curve in curves:
-        if spread_by_round(curve):
-            by_panel.setdefault(curve.panel or curve.label, []).append(_to_line(curve, scale))
-    lines = [line for some in by_panel.values() for line in some]
-    first = [(at, found.mean) for at, found in lines[0].stats.items()]
-    rounds = value_range(at for line in lines for at in line.places)
-    low, high = value_range((value for line in lines for value in line.values), 0.04)
+    drawn = [curve for curve in curves if curve.stats]
+    by_panel: dict[str, list[Curve]] = {}
+    for curve in drawn:
+        by_panel.setdefault(curve.panel or curve.label, []).append(curve)
+    first = [(at, found.mean) for at, found in drawn[0].stats.items()]
+    rounds = value_range(at for curve in drawn for at in curve.places)
+    low, high = value_range((value for curve in drawn for value in curve.values), 0.04)
     heights = round_ticks(low, high, 4)
     across = int(WIDE // PANEL_WIDTH)
     left, top, step = max(34.0, 10 + max_width(heights.values())), 62.0, PANEL_HEIGHT + 62
@@ -112,50 +135,12 @@ def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
     return sheet.svg()
 
 
-def spread_by_round(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
-    """Return round → spread for rounds that every seed has: a mean over changing seeds would jump for no reason."""
-    by_round: dict[int, list[float]] = {}
-    for line in curve.lines:
-        for number, value in line:
-            by_round.setdefault(number, []).append(value * scale)
-    return {number: spread(all_) for number, all_ in sorted(by_round.items()) if len(all_) == len(curve.lines)}
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A mean, its band from lowest to highest, and highlighted points."""
-
-    label: str
-    colour: int
-    pattern: tuple[float, ...]
-    stats: Mapping[int, Spread]
-    marks: tuple[Point, ...]
-    mark_size: float
-    width: float = 2.0
-    band: bool = True
-
-    @property
-    def places(self) -> list[float]:
-        return [*self.stats, *(at for at, _ in self.marks)]
-
-    @property
-    def values(self) -> list[float]:
-        edges = [(found.low, found.high) if self.band else (found.mean,) for found in self.stats.values()]
-        return [value for some in (*edges, [value for _, value in self.marks]) for value in some]
-
-
-def _to_line(curve: Curve, scale: float) -> _Line:
-    marks = tuple((number, value * scale) for number, value in curve.marks)
-    band = len(curve.lines) > 1 and not curve.averaged
-    width = 2.0 if curve.finished else 1.2
-    return _Line(curve.label, curve.colour, curve.pattern, spread_by_round(curve, scale), marks, 7, width, band)
-
-
-def _named_lines(lines: Sequence[_Line], title: str, axis: str, across: str, places: Sequence[str] = ()) -> str:
+def _named_lines(curves: Sequence[Curve], title: str, axis: str, across: str, places: Sequence[str] = ()) -> str:
     """Draw lines over rounds, or over *places*, and write their names at the right.
 
     A thin line connects an end with its name, unless the line ends at a round before the last.
     """
+    lines = [curve for curve in curves if curve.stats]
     names = short_names([line.label for line in lines])
     low, high = value_range((value for line in lines for value in line.values), 0.04)
     heights = round_ticks(low, high, 6)
@@ -183,7 +168,7 @@ def _named_lines(lines: Sequence[_Line], title: str, axis: str, across: str, pla
     return sheet.svg()
 
 
-def _draw_lines(sheet: Drawing, x: Scale, y: Scale, lines: Sequence[_Line], thin: Sequence[Point] = ()) -> None:
+def _draw_lines(sheet: Drawing, x: Scale, y: Scale, lines: Sequence[Curve], thin: Sequence[Point] = ()) -> None:
     """Draw bands, a thin grey line, lines and marks, each in front of the ones before."""
     for line in (line for line in lines if line.band):
         upper = [(x.at(at), y.at(found.high)) for at, found in line.stats.items()]
@@ -193,8 +178,9 @@ def _draw_lines(sheet: Drawing, x: Scale, y: Scale, lines: Sequence[_Line], thin
         sheet.line([(x.at(at), y.at(value)) for at, value in thin], MUTED, 0.9)
     for line in lines:
         means = [(x.at(at), y.at(found.mean)) for at, found in line.stats.items()]
-        sheet.line(means, series(line.colour), line.width, line.pattern)
+        sheet.line(means, series(line.colour), 2.0 if line.finished else 1.2, line.pattern)
         if len(means) == 1 and not line.marks:  # a line of one point is not seen
             draw_marks(sheet, means, line.colour, 6)
     for line in lines:
-        draw_marks(sheet, [(x.at(at), y.at(value)) for at, value in line.marks], line.colour, line.mark_size)
+        points = [(x.at(at), y.at(value)) for at, value in line.marks]
+        draw_marks(sheet, points, line.colour, 6 if line.over_axis else 7)

@@ -20,15 +20,8 @@ if TYPE_CHECKING:
 def render_html(report: Report) -> str:
     """Return the page. Every text is escaped; an undefined name in the template is an error."""
     sections = count(1)
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            version=__version__,
-            new_id=lambda: f"s{next(sections)}",
-        )
-    )
+    template = _environment().get_template("report.html.j2")
+    return template.render(report=report, version=__version__, new_id=lambda: f"s{next(sections)}")
 
 
 @cache

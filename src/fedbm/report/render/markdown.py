@@ -40,10 +40,7 @@ Pictures = dict[str, Figure]  # path → figure
 def render_markdown(report: Report, folder: str = "", pictures: Pictures | None = None) -> str:
     """Return the report as Markdown.
 
-    Args:
-        report: the report.
-        folder: the folder of the pictures, relative to the page.
-        pictures: gets the figures that the page shows, by path; None for a page without figures.
+    *pictures* gets the figures that the page shows, by their path in *folder*; None means a page without figures.
     """
     show = partial(_blocks, folder=folder, pictures=pictures)
     out = [f"# {escape(report.title)}", "", *show(report.opening, 2)]
