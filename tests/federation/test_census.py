@@ -143,6 +143,16 @@ def test_the_operator_bounds_the_number_of_images(deployed: Deployed) -> None:
     assert line["max_samples"] == most
 
 
+def test_a_node_that_this_server_refused_is_asked_again(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "REFUSAL_POLL_S", 0.0)
+    deployed.options["deadline_s"] = 60.0
+    node, claims_too_many = second(deployed), census_says(n=10**9)
+    node.spoil = lambda request, reply: reply if len(node.requests) > 1 else claims_too_many(request, reply)
+    deployed.serve()
+    assert len(events_of(deployed.state, "refused")) == 1
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1, 2]]
+
+
 def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = node.accept_terms
 

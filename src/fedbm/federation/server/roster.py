@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CENSUS_LIFETIME_S = 24 * 3600.0
 APPROVAL_POLL_S = 30.0  # how often a node is asked again while a person must approve the run there
 RETRY_POLL_S = 5.0  # how long a node without a readable answer is left alone, since it can answer at once every time
-REFUSAL_POLL_S = 300.0  # how often a node that refused for another reason is asked again
+REFUSAL_POLL_S = 300.0  # how often a node is asked again after any other refusal, its own or the server's
 
 
 @dataclass
@@ -182,10 +182,9 @@ class Roster:
             return
         code = reply.body.get("code")
         candidate.unapproved = code == "approval"
-        candidate.ask_at = math.inf
+        candidate.ask_at = time.monotonic() + (APPROVAL_POLL_S if candidate.unapproved else REFUSAL_POLL_S)
         try:
             if code != "ok":
-                candidate.ask_at = time.monotonic() + (APPROVAL_POLL_S if code == "approval" else REFUSAL_POLL_S)
                 raise FedBMError(explain_refusal(reply.body, self.classes))
             found = read_census(reply.body, self.terms, self._shares_counts, self.options.nodes, self._max_samples)
             check_equal(reply.body, terms=self.terms_digest)
