@@ -208,6 +208,20 @@ def test_a_node_that_left_keeps_its_place_so_that_numbers_stay(tmp_path: Path) -
     ) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        ("north, south", 'server.toml: a node cannot be called " south"'),
+        ("north,../south", 'server.toml: a node cannot be called "../south"'),
+        ("north,north", "server.toml: two nodes have the same name"),
+    ],
+)
+def test_names_that_an_operator_wrote_are_checked(nodes: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text(to_text(ServerSettings(nodes=nodes)))
+    with pytest.raises(FedBMError, match=re.escape(sentence)):
+        read_settings(tmp_path, ServerSettings)
+
+
 def test_renewal_keeps_the_authority(tmp_path: Path) -> None:
     create(tmp_path / "x", nodes=1, days=1)
     before, authority = ((tmp_path / "x" / name).read_bytes() for name in ("server/server.pem", "authority/ca.crt"))
