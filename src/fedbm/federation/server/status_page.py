@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -51,8 +52,11 @@ def make_page_server(folder: Path, address: str, port: int) -> ThreadingHTTPServ
         site = folder
         local = is_loopback(address)
 
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
     try:
-        return ThreadingHTTPServer((address, port), Handler)
+        return Server((address, port), Handler)
     except OSError as error:
         raise FedBMError(f"cannot show the page at {address}:{port}: {error.strerror}; choose another port") from error
 
