@@ -102,7 +102,7 @@ def check_node_key(private: Path, public: Path) -> None:
     try:
         key = load_ssh_private_key(private.read_bytes(), None)
         other = load_ssh_public_key(public.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
         raise FedBMError(f"cannot read the keys {private} and {public.name}: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise FedBMError(f"{private} is not a key on the curve P-384; ask the operator for this node's folder again")
@@ -187,7 +187,8 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    short = name.encode()[:64].decode(errors="ignore")  # X.509 allows 64 bytes
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, short)])
 
 
 def _alternative_name(host: str) -> x509.GeneralName:

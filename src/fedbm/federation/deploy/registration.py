@@ -112,8 +112,10 @@ def read_public_keys(folder: Path, server: ServerSettings) -> dict[str, str]:
         path = folder / "nodes" / f"{name}.pub"
         try:
             owners[name] = " ".join(path.read_text(encoding="utf-8").split()[:2])
-        except OSError as error:
-            raise FedBMError(f"{path}, the public key of a node in server.toml, is missing; copy it there") from error
+        except (OSError, ValueError) as error:  # ValueError: it is not text
+            raise FedBMError(
+                f"{path}, the public key of a node in server.toml, is missing or cannot be read; copy it there"
+            ) from error
     if twice := [name for name, key in owners.items() if list(owners.values()).count(key) > 1]:
         raise FedBMError(f"{' and '.join(twice)} have the same public key in {folder / 'nodes'}; each needs its own")
     return owners
