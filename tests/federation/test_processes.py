@@ -194,6 +194,13 @@ def test_a_folder_has_one_keeper(keeper: subprocess.Popen[str], tmp_path: Path) 
     end_all(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to("/dev/full")
+    with pytest.raises(FedBMError, match=r"cannot write .*supervisor\.pid: "), supervise([tmp_path]):
+        pass
+
+
 def test_a_folder_with_programs_of_a_killed_keeper_is_in_use(tmp_path: Path) -> None:
     program = child(tmp_path)
     program.start()

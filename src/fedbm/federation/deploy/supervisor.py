@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedbm.errors import FedBMError
-from fedbm.utils.io import lock_file
+from fedbm.utils.io import cannot_write, lock_file
 
 MARK, ROLE = "FEDBM_FEDERATION", "FEDBM_ROLE"
 LOCK = "supervisor.pid"
@@ -156,15 +156,19 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
 
 def claim(folder: Path) -> TextIO:
     """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use."""
-    stream, found = (folder / LOCK).open("a", encoding="utf-8"), dict[int, str]()
-    while not found and not _lock(stream):  # find_supervisor() has a lock for a moment
-        if pid := find_supervisor(folder):
-            found = {pid: "its supervisor"}
-    if not found:
-        stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
-        stream.write(str(os.getpid()))
-        stream.flush()
-        found = {pid: role for pid, role in find_marked(folder).items() if role}
+    found = dict[int, str]()
+    try:
+        stream = (folder / LOCK).open("a", encoding="utf-8")
+        while not found and not _lock(stream):  # find_supervisor() has a lock for a moment
+            if pid := find_supervisor(folder):
+                found = {pid: "its supervisor"}
+        if not found:
+            stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
+            stream.write(str(os.getpid()))
+            stream.flush()
+            found = {pid: role for pid, role in find_marked(folder).items() if role}
+    except OSError as error:
+        raise cannot_write(folder / LOCK, error) from error
     if found:
         stream.close()
         [(pid, role), *_] = found.items()
