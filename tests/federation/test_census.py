@@ -74,8 +74,8 @@ def test_a_site_may_lack_a_class(deployed: Deployed) -> None:
     some = np.flatnonzero(dataset.labels != 1)
     write_share(deployed.folder / "two", dataset, some, classes=("polyp", "cyst", "normal"))
     found = open_site(str(deployed.folder / "two"), dataset.classes, dataset.shape)
-    assert np.array_equal(found.labels, dataset.labels[some])
-    assert found.facts(0, 3).label_counts[1] == 0
+    assert np.array_equal(found.dataset.labels, dataset.labels[some])
+    assert found.label_counts("train")[1] == 0
 
 
 def test_an_unknown_class_is_refused_by_name(deployed: Deployed, scans: Path, tmp_path: Path) -> None:
