@@ -6,16 +6,16 @@ The method itself defines what an upload must look like: the result of finish_cl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from statistics import median
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedbm.engine.clients.cohort import find_nonfinite, merge_pieces
-from fedbm.engine.local_training import finish_client
+from fedbm.engine.local_training import Samples, finish_client
 from fedbm.engine.round_record import Seconds
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
@@ -82,7 +82,11 @@ def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces
     """Return name → dtype and shape of what a client sends. This loads the pieces into *model*."""
     facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
     context = method.start_client(model, merge_pieces(pieces), method.client_init(task, facts), facts)
-    upload, _ = finish_client(method, model, _OneImage(task.shape, next(model.parameters())), context, facts)
+    device, (channels, height, width) = next(model.parameters()).device, task.shape
+    image = torch.zeros((1, height, width, channels), dtype=torch.uint8, device=device)
+    number = torch.zeros(1, dtype=torch.int64, device=device)  # of the image, and of its class
+    blank = Samples(image, number, number, task.normalise().to(device))
+    upload, _ = finish_client(method, model, blank, context, facts)
     return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
 
 
@@ -166,11 +170,3 @@ class NormHistory:
                 "norm for a site of its size. If you trust this site, raise max_norm_ratio"
             )
         self._accepted.setdefault(round_, []).append((n, norm))
-
-
-class _OneImage:
-    def __init__(self, shape: tuple[int, int, int], like: Tensor) -> None:
-        self._shape, self._like = shape, like
-
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield self._like.new_zeros((1, *self._shape)), torch.zeros(1, dtype=torch.int64, device=self._like.device)
