@@ -238,6 +238,16 @@ def test_the_front_passes_the_fleet_path_alone(study: Path) -> None:
     assert "client_max_body_size 16m;" in text
 
 
+def test_the_front_of_an_ipv6_server_listens_on_ipv6(tmp_path: Path) -> None:
+    for name, host, lines in (
+        ("six", "2001:db8::1", ["listen [::]:443 ssl", "server_name [2001:db8::1]"]),
+        ("four", "192.0.2.1", ["listen 443 ssl", "server_name 192.0.2.1"]),
+    ):
+        create(tmp_path / name, 1, host=host)
+        text = (tmp_path / name / "server" / "nginx.conf").read_text()
+        assert re.findall(r"^    ((?:listen|server_name) .*);", text, re.MULTILINE) == lines
+
+
 def test_services_restart_and_end_all_that_they_started(study: Path) -> None:
     for path in (study / "server" / "fedbm-server.service", study / "north" / "fedbm-node.service"):
         lines = path.read_text().splitlines()
