@@ -112,6 +112,8 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     with ExitStack() as locks:
         for folder in folders:
             locks.enter_context(claim(folder))
+            for leftover in (folder / "state").glob(".*.part"):  # of a killed process
+                leftover.unlink(missing_ok=True)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # SIGHUP under nohup
         before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
@@ -199,9 +201,9 @@ def find_marked(folder: Path) -> dict[int, str]:
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or belongs to another user
             lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            if f"{MARK}={folder.resolve()}" in lines and int(entry.name) != os.getpid():
-                roles = [line.removeprefix(f"{ROLE}=") for line in lines if line.startswith(f"{ROLE}=")]
-                found[int(entry.name)] = roles[0] if roles else ""
+            values = {name: value for name, _, value in (line.partition("=") for line in lines)}
+            if values.get(MARK) == str(folder.resolve()) and int(entry.name) != os.getpid():
+                found[int(entry.name)] = values.get(ROLE, "")
     return found
 
 
