@@ -21,7 +21,7 @@ from fedbm.federation.deploy.settings_files import (
     NodeSettings,
     ServerSettings,
     all_folders,
-    check_host,
+    is_host,
     kind_of,
     node_folder,
     read_policy,
@@ -123,7 +123,7 @@ def test_a_host_that_is_no_name_or_address_is_refused_before_anything_is_made(ho
 
 @pytest.mark.parametrize("host", ["localhost", "FL-1.example.org", "3com.org", "10.0.0.3", "2001:db8::1"])
 def test_names_and_addresses_are_hosts(host: str) -> None:
-    check_host(host)
+    assert is_host(host)
 
 
 def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:

@@ -93,16 +93,14 @@ def known_keys(folder: Path, server: ServerSettings) -> dict[str, int | None]:
         if answer.status != http.client.OK:
             raise FedBMError(f"the SuperLink did not list its nodes: it answered {answer.status}")
         nodes = ListNodesResponse.FromString(answer.read()).nodes_info
+        keys = [load_pem_public_key(node.public_key) for node in nodes]
+        texts = [key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() for key in keys]
         ids = [None if node.status == "unregistered" else node.node_id for node in nodes]
-        return dict(zip([_to_openssh(node.public_key) for node in nodes], ids, strict=True))
+        return dict(zip(texts, ids, strict=True))
     except (OSError, http.client.HTTPException, ValueError, UnsupportedAlgorithm) as error:
         raise FedBMError(f"the SuperLink did not list its nodes: {error}") from error
     finally:
         connection.close()
-
-
-def _to_openssh(pem: bytes) -> str:
-    return load_pem_public_key(pem).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 def read_public_keys(folder: Path, server: ServerSettings) -> dict[str, str]:

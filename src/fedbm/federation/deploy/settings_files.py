@@ -216,14 +216,6 @@ def is_host(host: str) -> bool:
         return len(host) <= 64 and HOST.fullmatch(host) is not None
 
 
-def check_host(host: str) -> None:
-    if not is_host(host):
-        raise FedBMError(
-            f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
-            "set a port with --port"
-        )
-
-
 def check_names(names: list[str]) -> None:
     for name in names:
         if not NAME.fullmatch(name) or name in ("server", "authority"):
