@@ -19,6 +19,7 @@ from fedbm.engine.local_training import Samples, finish_client
 from fedbm.engine.round_record import Seconds
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
+from fedbm.methods import is_plugin
 from fedbm.methods.base import Facts, Method, Pieces, State, Task
 from fedbm.runs.run_file_types import PrivacyLoss
 from fedbm.utils.json_records import Keys, Range, decode
@@ -30,6 +31,7 @@ MAX_LOSS_NAME = 50  # characters
 MAX_SIZE_FACTOR = 10.0
 _LOSSES: Any = Keys({"losses": Mapping[str, Annotated[float, Range(-MAX_LOSS, MAX_LOSS)] | None], "seconds": Seconds})
 NORM_ROUNDS = 5
+HALF_ERROR = 2.0**-10  # more than the relative error of half precision
 
 T = TypeVar("T")
 Form = tuple[torch.dtype, tuple[int, ...]]
@@ -107,6 +109,19 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     # dp_noise, or the rounding of delta, can make a variance of BatchNorm negative
     sound = {name: value.clamp_min(0) if name.endswith(".running_var") else value for name, value in state.items()}
     return sound, norm
+
+
+def counts_fit(state: State, sent: State, method: Method, facts: Facts) -> bool:
+    """Return whether an upload with numbers of images per class, which weigh its statistics, has those of the census.
+
+    Half precision may round them, or with delta their difference to what was sent.
+    """
+    name = f"{method.name}.counts"
+    if is_plugin(method) or name not in state:
+        return True
+    known = torch.tensor(facts.label_counts, dtype=torch.float64)
+    slack = HALF_ERROR * (known + start_of(name, state[name], sent).abs())
+    return bool(((state[name].double() - known).abs() <= slack).all())
 
 
 def find_mismatch(entries: Sequence[TensorEntry], expected: Mapping[str, Form]) -> str | None:
