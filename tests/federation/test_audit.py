@@ -44,6 +44,7 @@ def test_an_audit_that_is_not_there_starts_from_nothing(tmp_path: Path) -> None:
         (2, lambda lines: [lines[0], lines[2], lines[1], lines[3]]),
         (3, lambda lines: [*lines[:2], b"{}", *lines[2:]]),
         (4, lambda lines: [*lines[:3], b"not json"]),
+        (4, lambda lines: [*lines[:3], b"[" * 100_000]),
     ],
 )
 def test_tampering_is_named_by_line(path: Path, number: int, tamper) -> None:

@@ -11,7 +11,7 @@ from test_contract import FEDERATED, settings_of
 
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.errors import FedBMError
-from fedbm.federation.federation_options import make_options
+from fedbm.federation.federation_options import FederationOptions
 from fedbm.federation.server.run_setup import agree
 from fedbm.runs.plan import Plan
 from fedbm.runs.run_config import make_config, to_sections
@@ -79,4 +79,4 @@ def test_what_stays_with_clients_cannot_be_averaged(name: str, tiny: dict[str, A
         {**to_sections({**tiny, "method": name, "server_average": 0.9}), "concepts": {"a": "a", "b": "b"}}
     )
     with pytest.raises(FedBMError, match=f"^{name} has no common model"):
-        agree(config, make_options({}))
+        agree(config, FederationOptions())

@@ -74,8 +74,8 @@ def test_a_site_may_lack_a_class(deployed: Deployed) -> None:
     some = np.flatnonzero(dataset.labels != 1)
     write_share(deployed.folder / "two", dataset, some, classes=("polyp", "cyst", "normal"))
     found = open_site(str(deployed.folder / "two"), dataset.classes, dataset.shape)
-    assert np.array_equal(found.labels, dataset.labels[some])
-    assert found.facts(0, 3).label_counts[1] == 0
+    assert np.array_equal(found.dataset.labels, dataset.labels[some])
+    assert found.label_counts("train")[1] == 0
 
 
 def test_an_unknown_class_is_refused_by_name(deployed: Deployed, scans: Path, tmp_path: Path) -> None:
@@ -141,6 +141,16 @@ def test_the_operator_bounds_the_number_of_images(deployed: Deployed) -> None:
     assert refusal(deployed) == f"it claims {most + 1} training images, above max_samples = {most} in server.toml"
     [line] = events_of(deployed.state, "started")
     assert line["max_samples"] == most
+
+
+def test_a_node_that_this_server_refused_is_asked_again(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "REFUSAL_POLL_S", 0.0)
+    deployed.options["deadline_s"] = 60.0
+    node, claims_too_many = second(deployed), census_says(n=10**9)
+    node.spoil = lambda request, reply: reply if len(node.requests) > 1 else claims_too_many(request, reply)
+    deployed.serve()
+    assert len(events_of(deployed.state, "refused")) == 1
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1, 2]]
 
 
 def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
+import subprocess
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -121,6 +123,22 @@ def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Pa
     write_private(tmp_path / "broken.key", b"nonsense")
     with pytest.raises(FedBMError, match="cannot read the keys"):
         check_node_key(tmp_path / "broken.key", tmp_path / "node.pub")
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
+def test_a_key_with_a_passphrase_is_one_sentence(tmp_path: Path) -> None:
+    command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "secret", "-f", str(tmp_path / "node.key")]
+    subprocess.run(command, check=True)
+    with pytest.raises(FedBMError, match="cannot read the keys .*password"):
+        check_node_key(tmp_path / "node.key", tmp_path / "node.key.pub")
+
+
+@pytest.mark.parametrize("name", ["ö" * 60, "研" * 60, "x" * 100])
+def test_a_long_name_of_a_folder_is_cut_in_certificates(name: str, tmp_path: Path) -> None:
+    make_authority(tmp_path, name)
+    [common] = read_certificate(tmp_path / "ca.crt").subject
+    assert str(common.value).startswith(name[:20])
+    assert len(str(common.value).encode()) <= 64
 
 
 def test_what_is_no_certificate_is_named(tmp_path: Path) -> None:

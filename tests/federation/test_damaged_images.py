@@ -80,8 +80,8 @@ def test_images_are_read_again_only_when_their_status_changes(
 def test_a_damaged_copy_in_the_cache_is_made_again(deployed: Deployed, scans: Path) -> None:
     dataset = deployed.plan.dataset
     first = open_site(str(scans), dataset.classes, dataset.shape)
-    assert isinstance(first.images, np.memmap)
-    before = np.array(first.images)
-    overwrite(Path(str(first.images.filename)))
+    assert isinstance(first.dataset.images, np.memmap)
+    before = np.array(first.dataset.images)
+    overwrite(Path(str(first.dataset.images.filename)))
     again = open_site(str(scans), dataset.classes, dataset.shape)
-    assert np.array_equal(again.images, before)
+    assert np.array_equal(again.dataset.images, before)

@@ -21,7 +21,7 @@ from fedbm.federation.deploy.settings_files import (
     NodeSettings,
     ServerSettings,
     all_folders,
-    check_host,
+    is_host,
     kind_of,
     node_folder,
     read_policy,
@@ -123,7 +123,7 @@ def test_a_host_that_is_no_name_or_address_is_refused_before_anything_is_made(ho
 
 @pytest.mark.parametrize("host", ["localhost", "FL-1.example.org", "3com.org", "10.0.0.3", "2001:db8::1"])
 def test_names_and_addresses_are_hosts(host: str) -> None:
-    check_host(host)
+    assert is_host(host)
 
 
 def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
@@ -208,6 +208,20 @@ def test_a_node_that_left_keeps_its_place_so_that_numbers_stay(tmp_path: Path) -
     ) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        ("north, south", 'server.toml: a node cannot be called " south"'),
+        ("north,../south", 'server.toml: a node cannot be called "../south"'),
+        ("north,north", "server.toml: two nodes have the same name"),
+    ],
+)
+def test_names_that_an_operator_wrote_are_checked(nodes: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text(to_text(ServerSettings(nodes=nodes)))
+    with pytest.raises(FedBMError, match=re.escape(sentence)):
+        read_settings(tmp_path, ServerSettings)
+
+
 def test_renewal_keeps_the_authority(tmp_path: Path) -> None:
     create(tmp_path / "x", nodes=1, days=1)
     before, authority = ((tmp_path / "x" / name).read_bytes() for name in ("server/server.pem", "authority/ca.crt"))
@@ -222,6 +236,16 @@ def test_the_front_passes_the_fleet_path_alone(study: Path) -> None:
     assert re.findall(r"proxy_pass (.*);", text) == ["https://fedbm_superlink"]
     assert "server 127.0.0.1:8100;" in text
     assert "client_max_body_size 16m;" in text
+
+
+def test_the_front_of_an_ipv6_server_listens_on_ipv6(tmp_path: Path) -> None:
+    for name, host, lines in (
+        ("six", "2001:db8::1", ["listen [::]:443 ssl", "server_name [2001:db8::1]"]),
+        ("four", "192.0.2.1", ["listen 443 ssl", "server_name 192.0.2.1"]),
+    ):
+        create(tmp_path / name, 1, host=host)
+        text = (tmp_path / name / "server" / "nginx.conf").read_text()
+        assert re.findall(r"^    ((?:listen|server_name) .*);", text, re.MULTILINE) == lines
 
 
 def test_services_restart_and_end_all_that_they_started(study: Path) -> None:

@@ -109,6 +109,9 @@ def test_only_keys_of_server_toml_are_known(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "nodes" / "west.pub").unlink()
     with pytest.raises(FedBMError, match=r"west\.pub, the public key of a node in server\.toml, is missing"):
         find_registered(tmp_path, settings)
+    (tmp_path / "nodes" / "west.pub").write_bytes(b"\xff\xfe")
+    with pytest.raises(FedBMError, match=r"west\.pub, the public key of a node in server\.toml, .* cannot be read"):
+        find_registered(tmp_path, settings)
 
 
 def test_a_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path) -> None:

@@ -137,6 +137,36 @@ def test_bad_uploads_are_named_and_left_out(settings: dict[str, Any], tmp_path: 
     assert len(read_status(deployed.state.parent).rounds) == rounds  # the operator's commands read every record
 
 
+def with_counts(factor: float) -> Callable[[Envelope], Envelope]:
+    return with_state(lambda s: {n: v * factor if n.endswith(".counts") else v for n, v in s.items()})
+
+
+@pytest.mark.parametrize("method", ["fednh", "fedproto", "ccvr", "fedgen"])
+def test_a_node_cannot_claim_more_images_of_a_class_than_in_its_census(
+    method: str, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    """The numbers in an upload, not n, are a site's weight in the statistics of a class."""
+    run = {**tiny, "method": method, "clients": 2, "rounds": 2, "participation": 1.0, "beta": 0.5, "batch": 32}
+    deployed = deploy(tmp_path, run)
+    node_of(deployed, 1).spoil = changed({1: with_counts(1000.0)})
+    deployed.serve()
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0], [0, 1]]
+    [line] = events_of(deployed.state, "rejected")
+    assert (line["client"], line["why"]) == (1, "its numbers of images per class differ from its census")
+    assert [line["client"] for line in events_of(deployed.state, "joined")].count(1) == 2  # its census was asked again
+
+
+@pytest.mark.parametrize("compression", ["half", "delta"])
+@pytest.mark.parametrize("method", ["fednh", "fedproto", "ccvr", "fedgen"])
+def test_numbers_of_images_that_compression_rounds_are_accepted(
+    method: str, compression: str, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    run = {**tiny, "method": method, "clients": 2, "rounds": 2, "participation": 1.0, "beta": 0.5, "batch": 32}
+    deployed = deploy(tmp_path, run, {"compression": compression, "max_norm_ratio": 1e6})
+    deployed.serve()
+    assert not events_of(deployed.state, "rejected")
+
+
 def test_a_refused_client_goes_on_from_its_former_state(settings: dict[str, Any], tmp_path: Path) -> None:
     """Round 2 did not count for client 1, so in round 3 it starts from round 1, as it would in one process."""
     deployed = deploy(tmp_path, settings)

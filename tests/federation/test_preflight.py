@@ -114,7 +114,9 @@ def test_a_server_that_is_not_there(keys: Path) -> None:
         check_server(NodeSettings(server="nowhere.invalid:443"), keys / "ca.crt")
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":443", "host:x", "host:0", "host:70000"])
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":443", "host:x", "host:0", "host:70000", "host:²", "fl..org:443", "a b:443"]
+)
 def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(FedBMError, match="must be host:port, such as"):
         split_address(address)

@@ -19,7 +19,7 @@ from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.privacy import epsilon
-from fedbm.federation.node.privacy_ledger import PrivacyLedger
+from fedbm.federation.node.privacy_ledger import count_release
 from fedbm.federation.protocol.flower_records import from_records
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE, Refusal
 from fedbm.report.privacy_sentences import client_losses
@@ -36,19 +36,19 @@ def at(releases: float, delta: float = 1e-5) -> Any:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> PrivacyLedger:
-    return PrivacyLedger(tmp_path / "state" / "privacy.json")
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "privacy.json"
 
 
-def test_releases_add_up_over_runs(ledger: PrivacyLedger) -> None:
-    ledger.count("first", ASKED, Policy())
-    told = ledger.count("first", ASKED, Policy())
+def test_releases_add_up_over_runs(ledger: Path) -> None:
+    count_release(ledger, "first", ASKED, Policy())
+    told = count_release(ledger, "first", ASKED, Policy())
     assert told == {"delta": 1e-5, "epsilon": at(2), "epsilon_all_runs": at(2), "bound": "finite"}
-    told = PrivacyLedger(ledger.path).count("second", {**ASKED, "noise": 2.0, "delta": 1e-6}, Policy())
+    told = count_release(ledger, "second", {**ASKED, "noise": 2.0, "delta": 1e-6}, Policy())
     assert told["epsilon"] == at(1 / 4, 1e-6)
     assert told["epsilon_all_runs"] == at(2 + 1 / 4, 1e-6)
-    ledger.count("second", {**ASKED, "clip": 3.0}, Policy())
-    assert json.loads(ledger.path.read_text()) == {
+    count_release(ledger, "second", {**ASKED, "clip": 3.0}, Policy())
+    assert json.loads(ledger.read_text()) == {
         "format": 1,
         "runs": {
             "first": {"releases": [{"noise": 1.0, "clip": 0.5, "count": 2}], "exact": False},
@@ -60,22 +60,22 @@ def test_releases_add_up_over_runs(ledger: PrivacyLedger) -> None:
     }
 
 
-def test_one_exact_release_leaves_no_finite_bound(ledger: PrivacyLedger) -> None:
-    ledger.count("private", ASKED, Policy())
-    ledger.count("open", None, Policy())
-    assert ledger.count("private", ASKED, Policy()) == {"delta": 1e-5, "epsilon": at(2), **NONE}
-    assert ledger.count("open", ASKED, Policy()) == {"delta": 1e-5, "epsilon": None, **NONE}
-    text = ledger.path.read_text()
-    ledger.count("open", None, Policy())
-    assert ledger.path.read_text() == text
-    ledger.path.unlink()  # restarts the count
-    assert ledger.count("private", ASKED, Policy())["epsilon_all_runs"] == at(1)
+def test_one_exact_release_leaves_no_finite_bound(ledger: Path) -> None:
+    count_release(ledger, "private", ASKED, Policy())
+    count_release(ledger, "open", None, Policy())
+    assert count_release(ledger, "private", ASKED, Policy()) == {"delta": 1e-5, "epsilon": at(2), **NONE}
+    assert count_release(ledger, "open", ASKED, Policy()) == {"delta": 1e-5, "epsilon": None, **NONE}
+    text = ledger.read_text()
+    count_release(ledger, "open", None, Policy())
+    assert ledger.read_text() == text
+    ledger.unlink()  # restarts the count
+    assert count_release(ledger, "private", ASKED, Policy())["epsilon_all_runs"] == at(1)
 
 
-def test_concurrent_runs_lose_no_count(ledger: PrivacyLedger) -> None:
+def test_concurrent_runs_lose_no_count(ledger: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: PrivacyLedger(ledger.path).count(f"run {n % 3}", ASKED, Policy()), range(60)))
-    assert ledger.count("last", ASKED, Policy())["epsilon_all_runs"] == at(61)
+        list(pool.map(lambda n: count_release(ledger, f"run {n % 3}", ASKED, Policy()), range(60)))
+    assert count_release(ledger, "last", ASKED, Policy())["epsilon_all_runs"] == at(61)
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,18 @@ def test_concurrent_runs_lose_no_count(ledger: PrivacyLedger) -> None:
         ),
     ],
 )
-def test_a_damaged_ledger_is_refused(ledger: PrivacyLedger, text: str, why: str) -> None:
-    ledger.path.parent.mkdir()
-    ledger.path.write_text(text)
-    for use in (lambda: ledger.count("a", ASKED, Policy()), lambda: ledger.count("a", None, Policy())):
+def test_a_damaged_ledger_is_refused(ledger: Path, text: str, why: str) -> None:
+    ledger.parent.mkdir()
+    ledger.write_text(text)
+    for use in (
+        lambda: count_release(ledger, "a", ASKED, Policy()),
+        lambda: count_release(ledger, "a", None, Policy()),
+    ):
         with pytest.raises(Refusal) as refused:
             use()
         assert refused.value.code == "privacy"
         assert re.search(f"{why}.*restore a good copy", str(refused.value.__cause__))
-    assert ledger.path.read_text() == text
+    assert ledger.read_text() == text
 
 
 def run_of(tiny: dict[str, Any], tmp_path: Path, **options: Any) -> Deployed:
@@ -177,7 +180,7 @@ def test_label_counts_and_confusion_matrices_leave_no_finite_bound(
     asked = next(request for request in node.requests if request.metadata.message_type == kind)
     (tmp_path / "node-0" / "privacy.json").unlink()
     assert answer(kind, from_records(asked.content), node.config).body["code"] == "ok"
-    told = PrivacyLedger(tmp_path / "node-0" / "privacy.json").count("another", ASKED, Policy())
+    told = count_release(tmp_path / "node-0" / "privacy.json", "another", ASKED, Policy())
     assert told == {"delta": 1e-5, "epsilon": at(1), **NONE}
 
 

@@ -30,7 +30,7 @@ from fedbm.federation.deploy.supervisor import (
     supervise,
     wait_until_ready,
 )
-from fedbm.utils.io import lock_file
+from fedbm.utils.io import lock_file, write_text
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -192,6 +192,20 @@ def test_a_folder_has_one_keeper(keeper: subprocess.Popen[str], tmp_path: Path) 
     ):
         pass
     end_all(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to("/dev/full")
+    with pytest.raises(FedBMError, match=r"cannot write .*supervisor\.pid: "), supervise([tmp_path]):
+        pass
+
+
+def test_what_a_killed_program_left_half_written_is_removed(tmp_path: Path) -> None:
+    write_text(tmp_path / "state" / "status.json", "{}")
+    (tmp_path / "state" / ".status.json.0a1b2c3d.part").write_text("{")
+    with supervise([tmp_path]):
+        assert [path.name for path in (tmp_path / "state").iterdir()] == ["status.json"]
 
 
 def test_a_folder_with_programs_of_a_killed_keeper_is_in_use(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from small import SmallResNet
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.federation.federation_options import FederationOptions, make_options, read_run_file
+from fedbm.federation.federation_options import FederationOptions, read_run_file
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.server.run_setup import agree
 from fedbm.runs.run_view import read_run
@@ -249,5 +249,6 @@ def test_mistakes_in_the_file_are_said(tmp_path: Path, text: str, why: str) -> N
         agree(*read_run_file(tmp_path / "run.toml"))
 
 
-def test_options_have_defaults() -> None:
-    assert make_options({}) == FederationOptions()
+def test_options_have_defaults(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[data]\nname = "digits"')
+    assert read_run_file(tmp_path / "run.toml")[1] == FederationOptions()

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -213,6 +214,20 @@ def test_silence_is_said(tmp_path: Path) -> None:
 def test_a_taken_port_is_one_sentence(served: tuple[Path, int]) -> None:
     with pytest.raises(FedBMError, match="cannot show the page at 127.0.0.1:.*; choose another port"):
         make_page_server(served[0], "127.0.0.1", served[1])
+
+
+def test_the_page_has_an_ipv6_address_too(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with make_page_server(write(tmp_path), "::1", 0) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        connection = http.client.HTTPConnection("::1", server.server_address[1], timeout=10)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        thread.join()
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")

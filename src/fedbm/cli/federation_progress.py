@@ -49,10 +49,8 @@ def summarise(run: RunStatus) -> str:
     """Return round, phase, scores and times in one line."""
     parts = [f"round {len(run.rounds)}/{run.status['rounds']} done", run.phase]
     parts += [f"{side} {percent(run.status[side], 'accuracy')}" for side in ("val", "test")]
-    parts += [
-        f"{format_duration(run.seconds_per_round)} per round",
-        f"remaining {format_duration(run.seconds_remaining)}",
-    ]
+    parts += [f"{format_duration(run.seconds_per_round)} per round"]
+    parts += [f"remaining {format_duration(run.seconds_remaining)}"]
     return "  ".join(parts)
 
 
@@ -63,7 +61,8 @@ def describe_rejection(node: Mapping[str, Any]) -> str:
 
 def draw_status(run: RunStatus) -> Group:
     """Return the run's name, its summary, a table of the nodes, and the latest rejected answer of each node."""
-    nodes, rows = run.status["nodes"], []
+    nodes = run.status["nodes"]
+    rows = []
     for node in nodes:
         client = "–" if node["client"] is None else node["client"]
         rows.append((client, node["name"], node["state"], node["missed_deadlines"], format_age(node["last_seen"])))

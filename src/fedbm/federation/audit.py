@@ -88,7 +88,7 @@ def verify(path: Path) -> Chain:
         try:
             line = json.loads(raw)
             fits = (line["format"], line["number"], line["before"]) == (FORMAT, number, head)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise FedBMError(f"line {number} of {path} is not a line of an audit: it was changed") from error
         if not fits:
             raise FedBMError(f"line {number} of {path} does not follow the line before it: the audit was changed")

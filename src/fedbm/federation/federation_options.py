@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedbm.config.keys import build_options
 from fedbm.config.options import option
@@ -78,9 +78,5 @@ def read_run_file(path: Path) -> tuple[Config, FederationOptions]:
     for name, known in SIMULATION_ONLY.items():
         if found := sorted(known & changed_options(getattr(config, name)).keys()):
             raise FedBMError(f"{found[0]} in [{name}] of {path} only applies to simulations. Remove it.")
-    return config, make_options(section, str(path))
-
-
-def make_options(values: dict[str, Any], where: str = "the configuration") -> FederationOptions:
-    with prefix_errors(f"[{SECTION}] in {where}"):
-        return build_options(FederationOptions, values, "it")
+    with prefix_errors(f"[{SECTION}] in {path}"):
+        return config, build_options(FederationOptions, section, "it")

@@ -42,12 +42,8 @@ def make_authority(folder: Path, name: str, now: datetime | None = None) -> None
     """Write ca.key and ca.crt: an authority that can sign servers, but no further authority."""
     key = _make_key(folder / "ca.key", PrivateFormat.PKCS8)
     subject = _common_name(f"{name} federation authority")
-    certificate = (
-        _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA384())
-    )
+    builder = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, now, is_authority=True)
+    certificate = builder.sign(key, hashes.SHA384())
     write_text(folder / "ca.crt", certificate.public_bytes(Encoding.PEM).decode())
 
 
@@ -59,9 +55,7 @@ def make_server(
     key = _make_key(folder / "server.key", PrivateFormat.PKCS8)
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
-        _builder(_common_name(hosts[0]), issuer.subject, key.public_key(), days, now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        _builder(_common_name(hosts[0]), issuer.subject, key.public_key(), days, now, is_authority=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_alternative_name(host) for host in hosts]), critical=False)
         .add_extension(issuer_id, critical=False)
@@ -102,7 +96,7 @@ def check_node_key(private: Path, public: Path) -> None:
     try:
         key = load_ssh_private_key(private.read_bytes(), None)
         other = load_ssh_public_key(public.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
         raise FedBMError(f"cannot read the keys {private} and {public.name}: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise FedBMError(f"{private} is not a key on the curve P-384; ask the operator for this node's folder again")
@@ -157,9 +151,25 @@ def _read_authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, now: datetime | None
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    days: int,
+    now: datetime | None,
+    is_authority: bool,
 ) -> x509.CertificateBuilder:
     start = now or datetime.now(UTC)
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -169,25 +179,14 @@ def _builder(
         .not_valid_before(start - CLOCK_TOLERANCE)
         .not_valid_after(start + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _usage(signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
 def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    short = name.encode()[:64].decode(errors="ignore")  # X.509 allows 64 bytes
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, short)])
 
 
 def _alternative_name(host: str) -> x509.GeneralName:

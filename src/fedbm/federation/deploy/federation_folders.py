@@ -20,8 +20,8 @@ from fedbm.federation.deploy.settings_files import (
     NodeSettings,
     Policy,
     ServerSettings,
-    check_host,
     check_names,
+    is_host,
     read_settings,
     to_text,
 )
@@ -54,7 +54,11 @@ def create(
     if len(names) != nodes:
         raise FedBMError(f"{len(names)} names were given for {nodes} nodes; give one name for each node")
     check_names(list(names))
-    check_host(host)
+    if not is_host(host):
+        raise FedBMError(
+            f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
+            "set a port with --port"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} exists already and is not overwritten; choose another folder")
     local = is_here(host)

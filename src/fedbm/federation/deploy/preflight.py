@@ -12,7 +12,7 @@ from pathlib import Path
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.flower import check_flower, connect
-from fedbm.federation.deploy.settings_files import NodeSettings, read_policy
+from fedbm.federation.deploy.settings_files import NodeSettings, is_host, read_policy
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
@@ -94,10 +94,11 @@ def check_data(node: NodeSettings, data: str) -> str:
 
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of 'host:port'; an IPv6 address is in brackets."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not (is_host(host) and port.isdecimal() and 0 < int(port) < 65536):
         raise FedBMError(f'server = "{address}" in node.toml must be host:port, such as "fl.example.org:443"')
-    return host.strip("[]"), int(port)
+    return host, int(port)
 
 
 def check_server(node: NodeSettings, authority: Path) -> str:

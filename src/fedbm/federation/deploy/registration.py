@@ -93,16 +93,14 @@ def known_keys(folder: Path, server: ServerSettings) -> dict[str, int | None]:
         if answer.status != http.client.OK:
             raise FedBMError(f"the SuperLink did not list its nodes: it answered {answer.status}")
         nodes = ListNodesResponse.FromString(answer.read()).nodes_info
+        keys = [load_pem_public_key(node.public_key) for node in nodes]
+        texts = [key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() for key in keys]
         ids = [None if node.status == "unregistered" else node.node_id for node in nodes]
-        return dict(zip([_to_openssh(node.public_key) for node in nodes], ids, strict=True))
+        return dict(zip(texts, ids, strict=True))
     except (OSError, http.client.HTTPException, ValueError, UnsupportedAlgorithm) as error:
         raise FedBMError(f"the SuperLink did not list its nodes: {error}") from error
     finally:
         connection.close()
-
-
-def _to_openssh(pem: bytes) -> str:
-    return load_pem_public_key(pem).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 def read_public_keys(folder: Path, server: ServerSettings) -> dict[str, str]:
@@ -112,8 +110,10 @@ def read_public_keys(folder: Path, server: ServerSettings) -> dict[str, str]:
         path = folder / "nodes" / f"{name}.pub"
         try:
             owners[name] = " ".join(path.read_text(encoding="utf-8").split()[:2])
-        except OSError as error:
-            raise FedBMError(f"{path}, the public key of a node in server.toml, is missing; copy it there") from error
+        except (OSError, ValueError) as error:  # ValueError: it is not text
+            raise FedBMError(
+                f"{path}, the public key of a node in server.toml, is missing or cannot be read; copy it there"
+            ) from error
     if twice := [name for name, key in owners.items() if list(owners.values()).count(key) > 1]:
         raise FedBMError(f"{' and '.join(twice)} have the same public key in {folder / 'nodes'}; each needs its own")
     return owners

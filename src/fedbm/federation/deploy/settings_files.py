@@ -117,7 +117,10 @@ def read_settings(folder: Path, kind: type[T]) -> T:
         values.pop("policy", None)
         read_policy(folder)
     with prefix_errors(str(path)):
-        return build_options(kind, values, "it")
+        settings = build_options(kind, values, "it")
+        if isinstance(settings, ServerSettings):
+            check_names(settings.names)
+        return settings
 
 
 def read_policy(folder: Path) -> Policy:
@@ -204,18 +207,13 @@ def clear_refusal(state: Path) -> None:
     (state / REFUSAL).unlink(missing_ok=True)
 
 
-def check_host(host: str) -> None:
-    """Raise FedBMError unless *host* is a DNS name of at most 64 characters or an IP address without a zone."""
+def is_host(host: str) -> bool:
+    """Return whether *host* is a DNS name of at most 64 characters or an IP address without a zone."""
     try:
         ipaddress.ip_address(host)
-        good = "%" not in host
+        return "%" not in host
     except ValueError:
-        good = len(host) <= 64 and HOST.fullmatch(host) is not None
-    if not good:
-        raise FedBMError(
-            f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
-            "set a port with --port"
-        )
+        return len(host) <= 64 and HOST.fullmatch(host) is not None
 
 
 def check_names(names: list[str]) -> None:

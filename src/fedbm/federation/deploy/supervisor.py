@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedbm.errors import FedBMError
-from fedbm.utils.io import lock_file
+from fedbm.utils.io import cannot_write, lock_file
 
 MARK, ROLE = "FEDBM_FEDERATION", "FEDBM_ROLE"
 LOCK = "supervisor.pid"
@@ -112,6 +112,8 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     with ExitStack() as locks:
         for folder in folders:
             locks.enter_context(claim(folder))
+            for leftover in (folder / "state").glob(".*.part"):  # of a killed process
+                leftover.unlink(missing_ok=True)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # SIGHUP under nohup
         before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
@@ -156,15 +158,19 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
 
 def claim(folder: Path) -> TextIO:
     """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use."""
-    stream, found = (folder / LOCK).open("a", encoding="utf-8"), dict[int, str]()
-    while not found and not _lock(stream):  # find_supervisor() has a lock for a moment
-        if pid := find_supervisor(folder):
-            found = {pid: "its supervisor"}
-    if not found:
-        stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
-        stream.write(str(os.getpid()))
-        stream.flush()
-        found = {pid: role for pid, role in find_marked(folder).items() if role}
+    found = dict[int, str]()
+    try:
+        stream = (folder / LOCK).open("a", encoding="utf-8")
+        while not found and not _lock(stream):  # find_supervisor() has a lock for a moment
+            if pid := find_supervisor(folder):
+                found = {pid: "its supervisor"}
+        if not found:
+            stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
+            stream.write(str(os.getpid()))
+            stream.flush()
+            found = {pid: role for pid, role in find_marked(folder).items() if role}
+    except OSError as error:
+        raise cannot_write(folder / LOCK, error) from error
     if found:
         stream.close()
         [(pid, role), *_] = found.items()
@@ -195,9 +201,9 @@ def find_marked(folder: Path) -> dict[int, str]:
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or belongs to another user
             lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            if f"{MARK}={folder.resolve()}" in lines and int(entry.name) != os.getpid():
-                roles = [line.removeprefix(f"{ROLE}=") for line in lines if line.startswith(f"{ROLE}=")]
-                found[int(entry.name)] = roles[0] if roles else ""
+            values = {name: value for name, _, value in (line.partition("=") for line in lines)}
+            if values.get(MARK) == str(folder.resolve()) and int(entry.name) != os.getpid():
+                found[int(entry.name)] = values.get(ROLE, "")
     return found
 
 

@@ -25,7 +25,7 @@ from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.policy_checks import check_terms, has_few
 from fedbm.federation.node.privacy import privatise
-from fedbm.federation.node.privacy_ledger import PrivacyLedger
+from fedbm.federation.node.privacy_ledger import count_release
 from fedbm.federation.protocol.flower_records import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
@@ -43,7 +43,7 @@ from fedbm.federation.protocol.messages import (
     versions,
 )
 from fedbm.federation.protocol.packing import pack
-from fedbm.methods.base import State
+from fedbm.methods.base import Facts, State
 from fedbm.utils.io import digest_of
 from fedbm.utils.json_records import Index, decode
 
@@ -162,7 +162,8 @@ def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun
         kept.pop(site, None)  # its memory is free before the next one is loaded
         if device.type == "cuda":  # captured steps are in reference cycles
             gc.collect()
-        run = kept[site] = LoadedRun(terms, data, data.facts(site.client, len(terms.classes)), device)
+        counts = data.label_counts("train")
+        run = kept[site] = LoadedRun(terms, data, Facts(site.client, sum(counts), counts), device)
     return run
 
 
@@ -199,7 +200,7 @@ class Handler:
             "terms": self.terms.digest,
             "client": self.site.client,
             "name": self.site.name,
-            "classes": list(self.run.data.classes),
+            "classes": list(self.run.data.names),
             "n": self.run.facts.n,
             "holds": self.store.digests(),
         }
@@ -288,7 +289,7 @@ class Handler:
 
         The rows of a confusion matrix show the number of images per class, so min_per_class applies to them too.
         """
-        counts = self.run.data.label_counts(side, len(self.terms.classes))
+        counts = self.run.data.label_counts(side)
         return sum(counts) if policy.scores and not has_few(policy, counts) else 0
 
     def _load(self) -> tuple[int, Built, State, State | None]:
@@ -312,8 +313,8 @@ class Handler:
         Raise Refusal if the rules do not allow its loss, or if the run has had all its answers of this *kind*.
         """
         most = MAX_ANSWERS_PER_ROUND * self.terms.config.train.rounds
-        ledger = PrivacyLedger(Path(self.site.state) / "privacy.json")
-        return ledger.count(self.terms.run, self.terms.values["privacy"], policy, kind, most)
+        path = Path(self.site.state) / "privacy.json"
+        return count_release(path, self.terms.run, self.terms.values["privacy"], policy, kind, most)
 
     def _record(self, event: str, **facts: Any) -> None:
         head = server_head(self.request)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedbm.data.cache import DamagedError, open_prepared, write_prepared
 from fedbm.data.dataset import Dataset, load, make_dataset
@@ -26,37 +25,28 @@ from fedbm.engine.device import place_images
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal, refuse_on_error
-from fedbm.methods.base import Facts
 from fedbm.models.normalize import Normalise
 from fedbm.utils.io import read_json
 
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """Images, labels by the run's numbers, and the split of each image."""
+    """A site's images with the classes of the run."""
 
-    classes: tuple[str, ...]  # the site's own names, in its own order
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    split: NDArray[np.uint8]
+    names: tuple[str, ...]  # of its classes, in the site's own order
+    dataset: Dataset
     status: Mapping[str, Any]  # of the files at their last full check
 
     def samples(self, normalise: Normalise, device: torch.device) -> dict[str, Samples]:
         """Return the images of each split that has some, on the device, or on the host if they do not fit."""
-        images, labels = place_images(self.images, device), torch.from_numpy(self.labels).to(device)
-        indices = {side: self._indices(side).to(images.device) for side in SPLITS}
+        images = place_images(self.dataset.images, device)
+        labels = torch.from_numpy(self.dataset.labels).to(device)
+        indices = {side: torch.from_numpy(self.dataset.indices(side)).to(images.device) for side in SPLITS}
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items() if len(own)}
 
-    def facts(self, client: int, classes: int) -> Facts:
-        counts = self.label_counts("train", classes)
-        return Facts(client, sum(counts), counts)
-
-    def label_counts(self, side: str, classes: int) -> tuple[int, ...]:
+    def label_counts(self, side: str) -> tuple[int, ...]:
         """Return the number of images per class of a split."""
-        return tuple(np.bincount(self.labels[self._indices(side).numpy()], minlength=classes).tolist())
-
-    def _indices(self, side: str) -> Tensor:
-        return torch.from_numpy(np.flatnonzero(self.split == SPLITS.index(side)))
+        return tuple(self.dataset.counts()[SPLITS.index(side)].tolist())
 
 
 def open_site(
@@ -77,11 +67,10 @@ def open_site(
         raise Refusal("size")
     if any(name not in classes for name in found.classes):
         raise Refusal("classes", classes=list(found.classes))
-    number = np.array([classes.index(name) for name in found.classes], dtype=np.int64)
-    site = SiteData(found.classes, found.images, number[found.labels], found.split, status)
-    if not (site.split == 0).any():
+    if not (found.split == 0).any():
         raise Refusal("empty")
-    return site
+    number = np.array([classes.index(name) for name in found.classes], dtype=np.int64)
+    return SiteData(found.classes, replace(found, classes=tuple(classes), labels=number[found.labels]), status)
 
 
 def open_images(data: str, size: int | None, channels: int | None, verify: bool) -> Dataset:

@@ -24,6 +24,7 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
@@ -50,17 +51,13 @@ class Worker:
         )
         self._client = self._connect(signed)
 
-    def _connect(
-        self,
-        interceptor: SuperExecAuthHttpInterceptor | RuntimeTokenHttpInterceptor,
-        retry_invoker: RetryInvoker | None = None,
-    ) -> RuntimeHttpClient:
+    def _connect(self, interceptor: ProtobufClientInterceptor, retry: RetryInvoker | None = None) -> RuntimeHttpClient:
         return RuntimeHttpClient.from_server_address(
             server_address=self._address,
             insecure=True,  # over loopback
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), interceptor],
-            retry_invoker=retry_invoker,
+            retry_invoker=retry,
         )
 
     def serve_next(self) -> bool:

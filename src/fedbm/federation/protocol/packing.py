@@ -123,13 +123,13 @@ def unpack(packed: Packed, base: State | None = None) -> State:
     header = {"format": FORMAT, "tensors": entries}
     if packed.digest != _checksum(header, packed.buffers):
         raise FedBMError("the tensors were damaged on the way: their checksum differs")
-    flat = {wire: _tensor(buffer, DTYPES[wire]) for wire, buffer in packed.buffers.items()}
+    values = {}  # dtype on the wire → its tensors
+    for wire, buffer in packed.buffers.items():
+        sizes = [entry.numel for entry in entries if entry.wire == wire]
+        values[wire] = iter(torch.split(_tensor(buffer, DTYPES[wire]), sizes))
     state: State = {}
-    position = dict.fromkeys(flat, 0)
     for entry in entries:
-        start = position[entry.wire]
-        position[entry.wire] = start + entry.numel
-        value = flat[entry.wire][start : start + entry.numel].reshape(entry.shape)
+        value = next(values[entry.wire]).reshape(entry.shape)
         if entry.how == "plain":
             state[entry.name] = value.clone()
             continue

@@ -6,19 +6,20 @@ The method itself defines what an upload must look like: the result of finish_cl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from statistics import median
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedbm.engine.clients.cohort import find_nonfinite, merge_pieces
-from fedbm.engine.local_training import finish_client
+from fedbm.engine.local_training import Samples, finish_client
 from fedbm.engine.round_record import Seconds
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
+from fedbm.methods import is_plugin
 from fedbm.methods.base import Facts, Method, Pieces, State, Task
 from fedbm.runs.run_file_types import PrivacyLoss
 from fedbm.utils.json_records import Keys, Range, decode
@@ -30,6 +31,7 @@ MAX_LOSS_NAME = 50  # characters
 MAX_SIZE_FACTOR = 10.0
 _LOSSES: Any = Keys({"losses": Mapping[str, Annotated[float, Range(-MAX_LOSS, MAX_LOSS)] | None], "seconds": Seconds})
 NORM_ROUNDS = 5
+HALF_ERROR = 2.0**-10  # more than the relative error of half precision
 
 T = TypeVar("T")
 Form = tuple[torch.dtype, tuple[int, ...]]
@@ -82,7 +84,11 @@ def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces
     """Return name → dtype and shape of what a client sends. This loads the pieces into *model*."""
     facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
     context = method.start_client(model, merge_pieces(pieces), method.client_init(task, facts), facts)
-    upload, _ = finish_client(method, model, _OneImage(task.shape, next(model.parameters())), context, facts)
+    device, (channels, height, width) = next(model.parameters()).device, task.shape
+    image = torch.zeros((1, height, width, channels), dtype=torch.uint8, device=device)
+    number = torch.zeros(1, dtype=torch.int64, device=device)  # of the image, and of its class
+    blank = Samples(image, number, number, task.normalise().to(device))
+    upload, _ = finish_client(method, model, blank, context, facts)
     return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
 
 
@@ -103,6 +109,19 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     # dp_noise, or the rounding of delta, can make a variance of BatchNorm negative
     sound = {name: value.clamp_min(0) if name.endswith(".running_var") else value for name, value in state.items()}
     return sound, norm
+
+
+def counts_fit(state: State, sent: State, method: Method, facts: Facts) -> bool:
+    """Return whether an upload with numbers of images per class, which weigh its statistics, has those of the census.
+
+    Half precision may round them, or with delta their difference to what was sent.
+    """
+    name = f"{method.name}.counts"
+    if is_plugin(method) or name not in state:
+        return True
+    known = torch.tensor(facts.label_counts, dtype=torch.float64)
+    slack = HALF_ERROR * (known + start_of(name, state[name], sent).abs())
+    return bool(((state[name].double() - known).abs() <= slack).all())
 
 
 def find_mismatch(entries: Sequence[TensorEntry], expected: Mapping[str, Form]) -> str | None:
@@ -166,11 +185,3 @@ class NormHistory:
                 "norm for a site of its size. If you trust this site, raise max_norm_ratio"
             )
         self._accepted.setdefault(round_, []).append((n, norm))
-
-
-class _OneImage:
-    def __init__(self, shape: tuple[int, int, int], like: Tensor) -> None:
-        self._shape, self._like = shape, like
-
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield self._like.new_zeros((1, *self._shape)), torch.zeros(1, dtype=torch.int64, device=self._like.device)

@@ -20,6 +20,7 @@ from fedbm.federation.protocol.reply_checks import (
     Form,
     NormHistory,
     check_equal,
+    counts_fit,
     read_losses,
     read_matrix,
     read_privacy,
@@ -86,6 +87,9 @@ class FlowerCohort:
             if packed is None:
                 raise FedBMError("it sent no tensors")
             state, norm = read_upload(packed, self.expected, sent, self.roster.options.max_norm)
+            if not counts_fit(state, sent, self.method, facts):
+                del self.roster.peers[client]
+                raise FedBMError("its numbers of images per class differ from its census")
             self.norms.accept(round_, facts.n, norm)
         except FedBMError as error:
             self.roster.reject(client, round_, str(error), bytes=received)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 CENSUS_LIFETIME_S = 24 * 3600.0
 APPROVAL_POLL_S = 30.0  # how often a node is asked again while a person must approve the run there
 RETRY_POLL_S = 5.0  # how long a node without a readable answer is left alone, since it can answer at once every time
-REFUSAL_POLL_S = 300.0  # how often a node that refused for another reason is asked again
+NODE_KEYS = ("client", "name", "state", "missed_deadlines", "last_seen", "rejected")  # of a node in the status
+REFUSAL_POLL_S = 300.0  # how often a node is asked again after any other refusal, its own or the server's
 
 
 @dataclass
@@ -123,24 +124,16 @@ class Roster:
 
     def write_status(self) -> None:
         """Write the nodes to the status: those that take part, then those that are refused."""
-        nodes = [
-            {
-                "client": client,
-                "name": peer.census.name,
-                "state": peer.state,
-                "missed_deadlines": self.missed_deadlines[client],
-                "last_seen": peer.last_seen,
-                "rejected": self.rejections.get(client),
-            }
-            for client, peer in sorted(self.peers.items())
-        ]
+        rows: list[tuple[Any, ...]] = []
+        for client, peer in sorted(self.peers.items()):
+            missed, rejected = self.missed_deadlines[client], self.rejections.get(client)
+            rows.append((client, peer.census.name, peer.state, missed, peer.last_seen, rejected))
         for node, candidate in self._candidates.items():
             if candidate.refusal:
                 owner = self._registry.get(node)
-                name, state = owner.name if owner else f"node {node}", f"refused: {candidate.refusal}"
-                row = {"client": None, "name": name, "state": state, "missed_deadlines": 0}
-                nodes.append({**row, "last_seen": None, "rejected": None})
-        self._status.write(nodes=nodes)
+                name = owner.name if owner else f"node {node}"
+                rows.append((None, name, f"refused: {candidate.refusal}", 0, None, None))
+        self._status.write(nodes=[dict(zip(NODE_KEYS, row, strict=True)) for row in rows])
 
     def _update(self) -> None:
         """Drop nodes that have left, ask new ones for their census, and read the answers."""
@@ -182,10 +175,9 @@ class Roster:
             return
         code = reply.body.get("code")
         candidate.unapproved = code == "approval"
-        candidate.ask_at = math.inf
+        candidate.ask_at = time.monotonic() + (APPROVAL_POLL_S if candidate.unapproved else REFUSAL_POLL_S)
         try:
             if code != "ok":
-                candidate.ask_at = time.monotonic() + (APPROVAL_POLL_S if code == "approval" else REFUSAL_POLL_S)
                 raise FedBMError(explain_refusal(reply.body, self.classes))
             found = read_census(reply.body, self.terms, self._shares_counts, self.options.nodes, self._max_samples)
             check_equal(reply.body, terms=self.terms_digest)

@@ -22,7 +22,6 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.backends import uses_cuda_graphs
@@ -165,10 +164,14 @@ class ServerRun:
         every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
         pieces = broadcast(method, model, start.server, progress.round + 1)
         sets, notes = self.load_sets(), list[str]()
-        max_samples = self.settings.max_samples
         expected = expected_upload(method, model, self.task, pieces)
         limit_messages(upload_size(expected) + MAX_OTHER_BYTES)
-        roster = Roster(self.grid, self.agreement, self.registry, max_samples, self.audit, self.status)
+        steps: Steps = plain_steps
+        if uses_cuda_graphs(config.engine, method, self.device):  # as in one process
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            steps = CapturedSteps(lambda: False, config.engine.compile, notes.append)
+        most = self.settings.max_samples
+        roster = Roster(self.grid, self.agreement, self.registry, most, self.audit, self.status)
         cohort = FlowerCohort(
             method,
             roster,
@@ -187,20 +190,13 @@ class ServerRun:
             states=ClientStates(self.folder.path / "clients", self.device, {}),  # clients keep their states themselves
             sets=sets,
             folder=self.folder,
-            steps=self.choose_steps(model, notes),
+            steps=steps,
             checkpoint_every=every,
             min_updates=self.options.min_updates,
             max_round_attempts=self.options.max_round_attempts,
             population=self.options.nodes,
             notes=notes,
         )
-
-    def choose_steps(self, model: nn.Module, notes: list[str]) -> Steps:
-        """Return how the server's own model is trained: captured, where one process would capture it."""
-        if not uses_cuda_graphs(self.config.engine, self.config.method, self.device):
-            return plain_steps
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return CapturedSteps(lambda: False, self.config.engine.compile, notes.append)
 
     def load_sets(self) -> Mapping[str, Samples]:
         """Return the server's val and test images; none if nodes score the model."""

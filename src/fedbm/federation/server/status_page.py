@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -47,14 +48,54 @@ WIDTH, HEIGHT = 640, 200  # of the plot
 def make_page_server(folder: Path, address: str, port: int) -> ThreadingHTTPServer:
     """Return a web server for the page of the server in *folder*; serve_forever() runs it."""
 
-    class Handler(PageHandler):
-        site = folder
-        local = is_loopback(address)
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "fedbm", ""
+
+        def do_GET(self) -> None:
+            host = self.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
+            if is_loopback(address) and not is_loopback(host):
+                answer = 421, "text/plain", "not here\n"
+            else:
+                try:
+                    answer = find_page(self.path, folder)
+                except FedBMError as error:
+                    answer = 500, "text/plain", f"{error}\n"
+            status, kind, text = answer
+            body = text.encode()
+            own = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+            self.send_response(status)
+            for name, value in {**HEADERS, **own}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
 
     try:
-        return ThreadingHTTPServer((address, port), Handler)
+        return Server((address, port), Handler)
     except OSError as error:
         raise FedBMError(f"cannot show the page at {address}:{port}: {error.strerror}; choose another port") from error
+
+
+def find_page(path: str, folder: Path) -> tuple[int, str, str]:
+    """Return the status, media type and text of the answer to a request."""
+    found = read_status(folder)
+    if path == "/":
+        return 200, "text/html", render_page(found)
+    if path == "/status.css":
+        return 200, "text/css", (files("fedbm.federation") / "templates" / "status.css").read_text(encoding="utf-8")
+    if path == "/status.json":
+        return 200, "application/json", json.dumps(found.status if found else None)
+    if path == "/metrics":
+        return 200, "text/plain; version=0.0.4", render_metrics(found)
+    return 404, "text/plain", "not here\n"
 
 
 def is_loopback(host: str) -> bool:
@@ -62,48 +103,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class PageHandler(BaseHTTPRequestHandler):
-    site: Path
-    local: bool
-    server_version, sys_version = "fedbm", ""
-
-    def do_GET(self) -> None:
-        host = self.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
-        if self.local and not is_loopback(host):
-            self._send(421, "text/plain", "not here\n")
-            return
-        try:
-            status = read_status(self.site)
-            if self.path == "/":
-                self._send(200, "text/html", render_page(status))
-            elif self.path == "/status.css":
-                style = files("fedbm.federation") / "templates" / "status.css"
-                self._send(200, "text/css", style.read_text(encoding="utf-8"))
-            elif self.path == "/status.json":
-                self._send(200, "application/json", json.dumps(status.status if status else None))
-            elif self.path == "/metrics":
-                self._send(200, "text/plain; version=0.0.4", render_metrics(status))
-            else:
-                self._send(404, "text/plain", "not here\n")
-        except FedBMError as error:
-            self._send(500, "text/plain", f"{error}\n")
-
-    do_HEAD = do_GET
-
-    def _send(self, status: int, kind: str, text: str) -> None:
-        body = text.encode()
-        own = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
-        self.send_response(status)
-        for name, value in {**HEADERS, **own}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 def render_metrics(found: RunStatus | None) -> str:
