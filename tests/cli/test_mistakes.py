@@ -183,6 +183,7 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no file absent.toml"),
         ("compare digits", "there is no configuration file digits. If it is a data set, use --data digits."),
+        (f"run --method fedavg --init-weights {'n' * 300}", "nnn is too long for the name of a file or folder"),
         ("demo --seeds two", 'such as 0,1,5, each at most 4294967295, not "two"'),
         ("demo --seeds ²", 'such as 0,1,5, each at most 4294967295, not "²"'),
         ("demo --rounds 0", "rounds must be at least 1, not 0"),

@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             _discard_output()
             return _fail(f"cannot write the output of the command: {error.strerror}. Free some space")
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(f"{error.filename} is too long for the name of a file or folder")
         if not (sentence := explain_missing(error)):
             raise
         return _fail(sentence)

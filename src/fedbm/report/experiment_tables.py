@@ -51,7 +51,7 @@ def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes:
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
         caption += f" {explain_bold(comparison.rows)}"
-        caption += " Tinted: the leading row." if any(row.rival for row in comparison.rows) else ""
+        caption += " The leading row is highlighted." if any(row.rival for row in comparison.rows) else ""
     rows = tuple(_result_rows(comparison, colours, notes))
     return Table(name, _result_columns(comparison), rows, caption, small=True)
 
