@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -437,3 +438,17 @@ def test_wrong_files_are_refused(tmp_path, text, sentence) -> None:
     path.write_text(text)
     with pytest.raises(FedBMError, match=sentence):
         load_partition(path, TOY)
+
+
+def test_a_partition_of_ones_own_is_made_of_lists() -> None:
+    partition = Partition([[3, 0], range(1, 3), []], "mine", held_out=[(5, 4)])
+    arrays = Partition([np.array([0, 3]), np.array([1, 2]), np.array([], int)], "x", held_out=[np.array([4, 5])])
+    assert [client.tolist() for client in partition.clients] == [[0, 3], [1, 2], []]
+    assert [client.dtype for client in (*partition.clients, *partition.held_out)] == [np.int64] * 4
+    assert partition.digest == arrays.digest
+
+
+@pytest.mark.parametrize("clients", [[0, 1], [[0.0, 1.0]], [[[0], [1]]], [[[0], [1, 2]]], [["a"]], [[True]]])
+def test_a_partition_needs_whole_numbers_for_each_client(clients: list[Any]) -> None:
+    with pytest.raises(FedBMError, match=r"a partition needs a list of sample numbers for each client, such as"):
+        Partition(clients, "mine")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
-from fedbm.data.partition import Ints, Partition, sort_samples
+from fedbm.data.partition import Ints, Partition
 from fedbm.data.readers.sample_index import encode_labels
 from fedbm.errors import FedBMError, did_you_mean
 
@@ -68,10 +68,10 @@ def by_column(
         )
     settings = {"column": column, "values": [values[number] for number in trained], "min_samples": min_samples}
     return Partition(
-        sort_samples([train[client_of == number] for number in trained]),
+        [train[client_of == number] for number in trained],
         "column",
         settings | ({"held_out": list(held_out)} if held_out else {}),
-        held_out=sort_samples([np.flatnonzero(columns[column] == value) for value in held_out]),
+        held_out=[np.flatnonzero(columns[column] == value) for value in held_out],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -62,7 +63,7 @@ class Partition:
     """Which client has which training samples.
 
     Attributes:
-        clients: sample numbers of each client in ascending order.
+        clients: sample numbers of each client. They are sorted.
         kind: how the partition was made, such as "dirichlet".
         settings: arguments of the partitioner.
         moved: samples moved to clients that had too few.
@@ -72,19 +73,25 @@ class Partition:
 
     Example:
         >>> import fedbm, numpy
+        >>> fedbm.Partition([[0, 3], [1, 2]], "mine")  # simulate() takes it as partition
+        Partition(mine: 2 clients with 2 samples)
         >>> labels = numpy.arange(60) % 3
         >>> fedbm.iid(numpy.arange(60), clients=2, seed=0).counts(labels, classes=3)
         array([[ 6, 14, 10],
                [14,  6, 10]])
     """
 
-    clients: tuple[Ints, ...]
+    clients: Sequence[Ints]
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     moved: tuple[Move, ...] = ()
     labels: Ints | None = None
-    held_out: tuple[Ints, ...] = ()
+    held_out: Sequence[Ints] = ()
     shift: Shift | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "held_out"):
+            object.__setattr__(self, name, tuple(map(_sort_samples, getattr(self, name))))
 
     def __repr__(self) -> str:
         sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
@@ -150,8 +157,7 @@ def parse_partition(value: Any, where: str = "the partition") -> Partition:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
     found = decode(_File, value, where)
-    samples = {"clients": sort_samples(found.clients), "held_out": sort_samples(found.held_out)}
-    return Partition(**{**vars(found), **samples})
+    return Partition(**vars(found))
 
 
 def load_partition(path: Path, dataset: Dataset) -> Partition:
@@ -280,6 +286,10 @@ def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(mixes * np.log2(np.where(mixes > 0, mixes, 1.0))).sum(axis=-1))
 
 
-def sort_samples(clients: Sequence[ArrayLike]) -> tuple[Ints, ...]:
-    """Return each client's samples in ascending order."""
-    return tuple(np.sort(np.asarray(client, dtype=np.int64)) for client in clients)
+def _sort_samples(samples: ArrayLike) -> Ints:
+    """Return a client's sample numbers in ascending order. Raise FedBMError if they are not whole numbers."""
+    with suppress(ValueError):  # lists of different lengths
+        numbers = np.asarray(samples)
+        if numbers.ndim == 1 and (numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer)):
+            return np.sort(numbers.astype(np.int64))
+    raise FedBMError("a partition needs a list of sample numbers for each client, such as [[0, 3], [1, 2]]")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
-from fedbm.data.partition import Ints, Move, Partition, sort_samples
+from fedbm.data.partition import Ints, Move, Partition
 from fedbm.errors import FedBMError
 from fedbm.utils.seeds import numpy_rng
 
@@ -115,7 +115,7 @@ def balanced(
         label = int(np.argmax(np.where([bool(members) for members in classes], scores, -np.inf)))
         drawn[client].append(classes[label].pop())
     settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
-    return Partition(sort_samples(drawn), "balanced", settings, labels=labels)
+    return Partition(list(map(np.array, drawn)), "balanced", settings, labels=labels)
 
 
 def iid(data: Dataset | Ints, clients: int = 10, seed: int = 0, min_samples: int = 2) -> Partition:
@@ -139,7 +139,7 @@ def iid(data: Dataset | Ints, clients: int = 10, seed: int = 0, min_samples: int
     _check_sizes(len(train), clients, min_samples)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
     settings = {"clients": clients, "seed": seed, "min_samples": min_samples}
-    return Partition(sort_samples(parts), "iid", settings)
+    return Partition(parts, "iid", settings)
 
 
 def quantity(
@@ -281,7 +281,7 @@ def shards(
     parts, order = np.array_split(row, count), rng.permutation(count).reshape(clients, shards_per_client)
     settings = {"clients": clients, "shards_per_client": shards_per_client, "seed": seed, "min_samples": min_samples}
     drawn = [np.concatenate([parts[shard] for shard in own]) for own in order]
-    return Partition(sort_samples(drawn), "shards", settings, labels=labels)
+    return Partition(drawn, "shards", settings, labels=labels)
 
 
 def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:
@@ -335,7 +335,7 @@ def _draw_partition(
                 "use fewer clients or a larger beta, or remove strict_min_samples so that samples can be moved"
             )
         moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
-    return Partition(sort_samples(drawn), kind, settings, tuple(moves), labels)
+    return Partition(list(map(np.array, drawn)), kind, settings, tuple(moves), labels)
 
 
 def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> list[Move]:
