@@ -94,6 +94,14 @@ def test_names_are_checked_before_anything_is_made(names: list[str], sentence: s
     assert not (tmp_path / "x").exists()
 
 
+def test_every_node_has_a_port(tmp_path: Path) -> None:
+    with pytest.raises(FedBMError, match="--link-port must be at most 65532"):
+        create(tmp_path / "study", nodes=3, link_port=65533)
+    assert not (tmp_path / "study").exists()
+    create(tmp_path / "study", nodes=3, link_port=65532)
+    assert "runtime_port = 65535" in (tmp_path / "study" / "hospital-3" / "node.toml").read_text(encoding="utf-8")
+
+
 def test_there_are_as_many_nodes_as_names(tmp_path: Path) -> None:
     assert [made.name for made in create(tmp_path / "x", names=["north", "south"])] == ["server", "north", "south"]
     assert "nodes = 2" in (tmp_path / "x" / "server" / "run.toml").read_text()

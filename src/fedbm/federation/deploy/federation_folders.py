@@ -54,6 +54,8 @@ def create(
     if len(names) != nodes:
         raise FedBMError(f"{len(names)} names were given for {nodes} nodes; give one name for each node")
     check_names(list(names))
+    if link_port + nodes > 65535:
+        raise FedBMError(f"--link-port must be at most {65535 - nodes}: each node uses one of the ports after it")
     if not is_host(host):
         raise FedBMError(
             f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
