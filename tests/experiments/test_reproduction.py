@@ -106,7 +106,7 @@ def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch)
         ({"name": "modulse"}, 'there is no experiment "modulse" (did you mean "modules"?)'),
         ({"name": "modules", "data_dir": "nowhere"}, "nowhere is not a folder"),
         ({"name": "modules", "budget": "soon"}, 'a budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
-        ({"name": "modules", "only": ["beta=7"]}, "no run of modules matches only = beta=7"),
+        ({"name": "modules", "only": ["beta=7"]}, 'only: there is no beta "7"; choose 0.05 or 0.1'),
         ({"name": "nowhere.toml"}, "there is no file nowhere.toml"),
         ({"name": "modules", "only": ["nothing"]}, 'only: there is no row "nothing"'),
         ({"name": "modules", "only": ["beat=1"]}, 'only: "beat" is not an axis (did you mean "beta"?)'),

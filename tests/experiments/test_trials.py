@@ -72,7 +72,7 @@ def test_rows_win_over_axes_and_take_only_what_is_theirs() -> None:
         (["method=fedbm"], 4),
         (["no CGDE", "clients=5", "beta=0.05"], 1),
         (["data=digits"], 12),
-        (["beta=0.2"], 0),
+        (["FedAvg", "Central"], 0),
     ],
 )
 def test_only(only: list[str], count: int) -> None:
@@ -100,6 +100,8 @@ def test_only_rows_with_a_comma_in_their_name(only: str, rows: list[str]) -> Non
     [
         ("beat=0.1", '"beat" is not an axis (did you mean "beta"?)'),
         ("FedAvgg", 'there is no row "FedAvgg" (did you mean "FedAvg"?)'),
+        ("beta=0.1,7", 'there is no beta "7"; choose 0.1 or 0.05'),
+        ("data=digits,method=fedbm", 'there is no data "method=fedbm"; choose digits'),
     ],
 )
 def test_only_that_means_nothing(only: str, sentence: str) -> None:

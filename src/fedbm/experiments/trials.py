@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,8 +71,7 @@ def trials(
     *engine* has settings of `[engine]`, and *only* has conditions that a run must meet.
     """
     made = []
-    for at, (row, own) in itertools.product(cells(experiment.axes), experiment.rows.items()):
-        settings = {**settings_for(own["method"], {**experiment.shared, **at}), **own}
+    for at, row, settings in _combinations(experiment):
         facts = {**settings, **at, "row": row}
         if all(any(_matches(facts.get(key), value) for value in values) for key, values in only):
             with prefix_errors(f'{experiment.file}: row "{row}"'):
@@ -81,10 +80,16 @@ def trials(
     return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 
 
+def _combinations(experiment: Experiment) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
+    """Yield each cell with each row and their settings."""
+    for at, (row, own) in itertools.product(cells(experiment.axes), experiment.rows.items()):
+        yield at, row, {**settings_for(own["method"], {**experiment.shared, **at}), **own}
+
+
 def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> list[Condition]:
     """Return the conditions of texts such as "beta=0.1", "method=fedavg", "row=FedAvg,FedBM", or names of rows alone.
 
-    Raise FedBMError if none of the experiments has the axis or row of a condition.
+    Raise FedBMError if none of the experiments has the axis or a value of a condition.
     """
     axes = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
     rows = list(dict.fromkeys(row for e in experiments for row in e.rows))
@@ -94,11 +99,12 @@ def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> l
         if key not in axes:
             raise FedBMError(f'only: "{key}" is not an axis{did_you_mean(key, axes)}; choose {join_words(axes)}')
         values = _split_names(words, rows) if key == "row" else [value.strip() for value in words.split(",")]
+        known = [{**settings, **at, "row": row}.get(key) for e in experiments for at, row, settings in _combinations(e)]
+        choices = [str(value) for value in dict.fromkeys(known) if value is not None]
         for value in values:
-            if key == "row" and not any(_matches(name, value) for name in rows):
-                raise FedBMError(
-                    f'only: there is no row "{value}"{did_you_mean(value, rows)}; choose {join_words(rows)}'
-                )
+            if not any(_matches(choice, value) for choice in known):
+                near = did_you_mean(value, choices)
+                raise FedBMError(f'only: there is no {key} "{value}"{near}; choose {join_words(choices)}')
         conditions.append(Condition(key, values))
     return conditions
 
