@@ -15,13 +15,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.inflatable import inflatable_protobuf_utils, inflatable_utils
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal
 
 from fedbm.errors import FedBMError
 from fedbm.federation.node import supernode
+from fedbm.federation.node.worker import MESSAGE_DROPPED
 from fedbm.federation.protocol.flower_records import limit_messages
 
 
@@ -57,7 +58,7 @@ def test_the_supernode_waits_for_the_reply_to_its_own_message(monkeypatch: pytes
     """The reply to a message of a run that ended is sent first; Flower would then look for messages only."""
     replies, sent = [["old"], ["census"]], []
 
-    def pull(*, receive: Callable[[], Any], run: int) -> int:
+    def pull(*, receive: Callable[[], Any], run: int, **stores: Any) -> int:
         receive()
         return run
 
@@ -68,12 +69,34 @@ def test_the_supernode_waits_for_the_reply_to_its_own_message(monkeypatch: pytes
     monkeypatch.setattr(start_client_internal, "_pull_and_store_message", pull)
     monkeypatch.setattr(start_client_internal, "_push_messages", push)
     supernode.wait_for_own_reply()
-    message = SimpleNamespace(metadata=SimpleNamespace(message_id="census"))
-    assert start_client_internal._pull_and_store_message(receive=lambda: (message, None), run=3) == 3
+    message = SimpleNamespace(metadata=SimpleNamespace(message_id="census", run_id=3))
+    stores = {"state": None, "object_store": {}}
+    assert start_client_internal._pull_and_store_message(receive=lambda: (message, None), run=3, **stores) == 3
     start_client_internal._push_messages(
         send=lambda message, state: sent.append((message.metadata.reply_to_message_id, state)), state="state"
     )
     assert sent == [("old", "state"), ("census", "state")]
+
+
+@pytest.mark.parametrize(
+    ("found", "content", "dropped"), [(None, b"", True), (None, b"all", False), (None, None, False), (3, b"", False)]
+)
+def test_a_message_that_did_not_arrive_completely_is_dropped(
+    found: int | None, content: bytes | None, dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pull(*, receive: Callable[[], Any], **stores: Any) -> int | None:
+        receive()
+        return found
+
+    drops: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(start_client_internal, "_pull_and_store_message", pull)
+    monkeypatch.setattr(start_client_internal, "_push_messages", None)
+    monkeypatch.setattr(supernode, "drop_message", lambda *arguments: drops.append(arguments))
+    supernode.wait_for_own_reply()
+    message = SimpleNamespace(metadata=SimpleNamespace(message_id="train", run_id=3))
+    objects = {"train": content}
+    start_client_internal._pull_and_store_message(receive=lambda: (message, None), state="state", object_store=objects)
+    assert drops == ([("state", objects, "train", 3)] if dropped else [])
 
 
 def test_the_supernode_calls_what_this_package_wraps() -> None:
@@ -83,6 +106,9 @@ def test_the_supernode_calls_what_this_package_wraps() -> None:
     assert "_push_messages(\n                state=state," in loop
     assert "send=send," in loop
     assert "if run_id is None:" in loop, "the push stage is skipped without a message"
+    assert "object_store=store," in loop
+    pulling = inspect.getsource(inflatable_protobuf_utils.make_pull_object_fn_protobuf)
+    assert f'raise ObjectPullError(object_id, "the object {MESSAGE_DROPPED}.")' in pulling
 
 
 def test_a_missing_object_is_looked_for_soon(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import time
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -45,6 +47,7 @@ from one_process import deploy, digests_in_process, engine_process, events_of
 
 from fedbm.federation.deploy.flower import APP, is_own_app
 from fedbm.federation.node import client_app
+from fedbm.federation.node.supernode import drop_message
 from fedbm.federation.node.worker import Worker
 from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import CENSUS, REFUSED, explain_refusal
@@ -77,8 +80,10 @@ class SuperNode:
         self.server.should_exit = True
         self.thread.join()
 
-    def receive(self, message: Message, app: bytes = OWN_APP, kind: str = TaskType.CLIENT_APP) -> None:
-        """Do what a SuperNode does with a message that its server sent."""
+    def receive(
+        self, message: Message, app: bytes = OWN_APP, kind: str = TaskType.CLIENT_APP, complete: bool = True
+    ) -> str:
+        """Do what a SuperNode does with a message that its server sent, and return the message's id."""
         run = Run.create_empty(RUN)
         run.fab_hash = self.state.store_fab(Fab("", app, {}))
         self.state.store_run(run)
@@ -88,9 +93,10 @@ class SuperNode:
         with no_object_id_recompute():
             message.metadata.__dict__["_message_id"] = message.object_id
             self.state.object_store.preregister(RUN, get_object_tree(message))
-            for name, item in get_all_nested_objects(message).items():
+            for name, item in get_all_nested_objects(message).items() if complete else ():
                 self.state.object_store.put(name, item.deflate())
             self.state.store_message(message)
+        return message.metadata.message_id
 
     def reply(self) -> Envelope:
         """Take the reply, as a SuperNode does before it sends it."""
@@ -149,6 +155,32 @@ def test_a_worker_answers_its_own_app_and_closes_its_connections(
     assert told == [f"it is client {number}" for number in range(9)]
     assert files[8] - files[0] < 8  # one that stays open per message would be 8; the server closes a few late
     assert not worker.serve_next()
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["in the worker", "not yet in the worker"])
+def test_a_message_whose_run_ended_before_it_had_arrived_does_not_hold_up_the_next_one(
+    taken: bool, supernode: SuperNode, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        defaults = function.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "initial_backoff", 0.01)
+    message = supernode.receive(refused("half of it"), complete=False)
+    with ThreadPoolExecutor() as pool:
+        if taken:
+            served = pool.submit(worker.serve_next)
+            while not supernode.state.get_tasks(statuses=["running"]):
+                assert not served.done()
+                time.sleep(0.01)
+            time.sleep(0.1)  # it looks for the rest
+        drop_message(supernode.state, supernode.state.object_store, message, RUN)
+        if taken:
+            assert served.result(20)
+    assert not worker.serve_next()
+    assert [task.status.sub_status for task in supernode.state.get_tasks()] == ["failed"]
+    supernode.receive(refused("a whole one"))
+    assert worker.serve_next()
+    assert supernode.reply().body["code"] == "ok"
 
 
 @pytest.mark.parametrize("kind", [TaskType.CLIENT_APP, TaskType.AGENT_APP])

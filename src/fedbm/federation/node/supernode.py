@@ -5,9 +5,13 @@ The waits are constants in Flower's code, so this depends on the supported relea
 for a message every 3 s and for its own app's reply every 0.5 s. Here a wait lasts a tenth of the time since the last
 message, within bounds: a message is found soon, and an idle node asks no more often than Flower intends.
 
-A SuperNode takes one message, waits for a reply, sends it and takes the next message. If the server dies while one
-arrives, there is a second reply, of a run that no longer exists. Flower sends that one first and keeps the other until
-the next message, so that every answer is late by one message. Here it waits for the reply to its own message.
+A SuperNode takes one message, waits for a reply, sends it and takes the next message. If the run ends while one
+arrives, two things go wrong in Flower:
+
+- The worker may have the whole message. Its reply is sent first, and the reply to the next message is kept until the
+  message after it, so that every answer is late by one message. Here it waits for the reply to its own message.
+- The worker may have a part of the message. It waits for the rest for more than an hour, and the node is lost. Here the
+  SuperNode drops the message, and the worker's next attempt fails.
 """
 
 from __future__ import annotations
@@ -50,20 +54,26 @@ def shorten_object_waits(longest: float | None = None) -> None:
 
 
 def wait_for_own_reply() -> None:
-    """Let the SuperNode in this process send replies until the one to its latest message is among them."""
+    """Let the SuperNode in this process send replies until the one to its latest message is among them.
+
+    It drops a message that did not arrive completely.
+    """
     from flwr.supernode import start_client_internal as supernode
 
     pull, push = supernode._pull_and_store_message, supernode._push_messages
-    latest = ""
+    latest, its_run = "", 0
 
-    def pull_and_note(*, receive: Callable[[], Any], **more: Any) -> int | None:
+    def pull_and_note(*, receive: Callable[[], Any], state: Any, object_store: Any, **more: Any) -> int | None:
         def note() -> Any:
-            nonlocal latest
+            nonlocal latest, its_run
             received = receive()
-            latest = received[0].metadata.message_id if received else ""
+            latest, its_run = (received[0].metadata.message_id, received[0].metadata.run_id) if received else ("", 0)
             return received
 
-        return pull(receive=note, **more)
+        found = pull(receive=note, state=state, object_store=object_store, **more)
+        if found is None and object_store.get(latest) == b"":  # its content has not arrived, and will not
+            drop_message(state, object_store, latest, its_run)
+        return found
 
     def push_until_answered(*, send: Callable[..., Any], **more: Any) -> None:
         answered = set()
@@ -76,6 +86,14 @@ def wait_for_own_reply() -> None:
             push(send=note, **more)
 
     vars(supernode).update(_pull_and_store_message=pull_and_note, _push_messages=push_until_answered)
+
+
+def drop_message(state: Any, object_store: Any, message: str, run: int) -> None:
+    """Remove a message, and its task if the worker does not have it yet."""
+    for task in state.get_tasks(run_ids=[run], statuses=["pending"]):
+        state.finish_task(task.task_id, "failed", "its run ended before it had arrived")
+    state.delete_messages(message_ids=[message])
+    object_store.delete(message)
 
 
 def refuse_redirects() -> None:

@@ -15,10 +15,12 @@ import sys
 from pathlib import Path
 
 import httpx
+from flwr.app import Context
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -38,6 +40,7 @@ from fedbm.federation.protocol.messages import CENSUS
 LONGEST_WAIT_S = 1.0
 MAX_CENSUS_S = 2 * 3600.0  # a census may have to prepare the images; its answer is kept for a day
 MAX_MESSAGE_S = 30 * 24 * 3600.0
+MESSAGE_DROPPED = "could not be found"  # in Flower's error if a SuperNode no longer has a part of a message
 TASKS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an AgentApp is never ours; it is refused like any other app
 
 
@@ -74,7 +77,21 @@ class Worker:
         client = self._connect(RuntimeTokenHttpInterceptor(found.token), make_simple_http_retry_invoker())
         heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heartbeat.start()
-        message, context, _, bundle = pull_task_input(client)
+        context = self._answer(client)
+        push_task_output(client, context, SubStatus.COMPLETED if context else SubStatus.FAILED, "")
+        if heartbeat.is_running:
+            heartbeat.stop()
+        client.close()
+        return True
+
+    def _answer(self, client: RuntimeHttpClient) -> Context | None:
+        """Answer the message of a task and return its context; None if the SuperNode has dropped the message."""
+        try:
+            message, context, _, bundle = pull_task_input(client)
+        except ObjectPullError as error:
+            if MESSAGE_DROPPED in str(error):
+                return None
+            raise
         limit = MAX_CENSUS_S if message.metadata.message_type == CENSUS else MAX_MESSAGE_S
         faulthandler.dump_traceback_later(max(1.0, min(message.metadata.ttl, limit)), exit=True)
         try:
@@ -82,11 +99,7 @@ class Worker:
             push_message(client, reply(message, context, is_own_app(bundle.content)), context)
         finally:
             faulthandler.cancel_dump_traceback_later()
-        push_task_output(client, context, SubStatus.COMPLETED, "")
-        if heartbeat.is_running:
-            heartbeat.stop()
-        client.close()
-        return True
+        return context
 
 
 def main() -> None:
