@@ -49,6 +49,7 @@ from fedbm.report.format import mean_and_std
 from fedbm.report.tables import METRICS
 from fedbm.runs.method_comparison import list_methods, make_grid
 from fedbm.runs.run_config import check_config, keys, make_config, to_sections
+from fedbm.utils.statistics import paired, spread
 
 PACKAGE = Path(fedbm.__file__).parent
 
@@ -379,6 +380,31 @@ def test_the_controls_in_the_readme_are_those_of_the_records() -> None:
     scores = {row.name: row.score("best", "f1") for row in modules.rows if len(row.runs) == 3}
     without, full = (f"{100 * score.mean:.1f}" for name in ("w/o LKCC", "FedBM") if (score := scores[name]))
     assert f"had {without}, with it {full} (three seeds, chosen round)" in words
+
+
+def test_the_controls_on_digits_in_the_docs_are_those_of_the_records() -> None:
+    [comparison] = compare_outcome(read_outcome(ROOT / "results" / "digits" / "digits-mechanism.json"))
+    scores = {row.name: row.by_seed("averaged", "f1") for row in comparison.rows}
+    assert {len(by_seed) for by_seed in scores.values()} == {10}
+    mean = {name: f"{100 * spread(list(by_seed.values())).mean:.1f}" for name, by_seed in scores.items()}
+    files = (ROOT / "README.md", DOCS / "comparison-digits.md", DOCS / "recipes.md")
+    readme, page, recipes = (" ".join(text_of(file).split()) for file in files)
+    fedavg, fedbm, fixbn, group, images = (
+        mean[name] for name in ("FedAvg", "FedBM", "FedAvg, FixBN", "FedAvg, GroupNorm", "images in statistics")
+    )
+    assert f"FedAvg had {fedavg}, with global BatchNorm statistics {fixbn}, with GroupNorm {group}, and FedBM" in readme
+    assert f"had {fedbm}. Generated images in the batch statistics alone, without language, gave {images}." in readme
+    gains = {one.first: one.found for one in comparison.contrasts if one.second == "FedAvg" and one.found is not None}
+    for name in ("FedAvg, FixBN", "FedAvg, GroupNorm", "images in statistics", "FedBM"):
+        assert gains[name].low > 0, "README: the intervals exclude zero"
+    points = [f"{100 * gains[name].mean:.0f}" for name in ("FedAvg, FixBN", "FedAvg, GroupNorm", "FedBM")]
+    assert f"they raised it by {points[0]} and {points[1]} points, and FedBM by {points[2]}." in recipes
+    assert f"FedAvg had a macro-F1 of {fedavg}, and FedBM {fedbm}." in page
+    other = paired(scores["FedBM"], scores["images in statistics"])
+    assert other is not None
+    low, high = (f"{100 * value:.1f}".replace("-", "−") for value in (other.low, other.high))
+    difference = f"{100 * other.mean:.1f}".replace("-", "−")
+    assert f"had {images}. FedBM minus this is {difference} points (interval {low} to {high};" in page
 
 
 def test_the_tables_of_the_comparison_on_digits_are_those_of_the_records() -> None:
