@@ -448,7 +448,7 @@ def test_a_partition_of_ones_own_is_made_of_lists() -> None:
     assert partition.digest == arrays.digest
 
 
-@pytest.mark.parametrize("clients", [[0, 1], [[0.0, 1.0]], [[[0], [1]]], [[[0], [1, 2]]], [["a"]], [[True]]])
-def test_a_partition_needs_whole_numbers_for_each_client(clients: list[Any]) -> None:
+@pytest.mark.parametrize("clients", [[0, 1], [[0.0, 1.0]], [[[0], [1]]], [[[0], [1, 2]]], [["a"]], [[True]], 5, None])
+def test_a_partition_needs_whole_numbers_for_each_client(clients: Any) -> None:
     with pytest.raises(FedBMError, match=r"a partition needs a list of sample numbers for each client, such as"):
         Partition(clients, "mine")

@@ -165,13 +165,13 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
     ("typed", "sentence"),
     [
         (["reproduce", "modulse"], 'there is no experiment "modulse" (did you mean "modules"?)'),
-        (["reproduce", "modules", "--only", "w/o LKC"], 'there is no row "w/o LKC" (did you mean "w/o LKCC"?)'),
+        (["reproduce", "modules", "--only", "w/o LKC"], 'no run has row = "w/o LKC" (did you mean "w/o LKCC"?)'),
         (["reproduce", "modules", "--budget", "soon"], 'a budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
         (
             ["reproduce", "modules", "--seeds", "0"],
             "--seeds must be a count from 1 to 99, a range such as 3-12 or a list",
         ),
-        (["reproduce", "modules", "--only", "beta=7"], 'only: there is no beta "7"; choose 0.05 or 0.1'),
+        (["reproduce", "modules", "--only", "beta=7"], 'only: no run has beta = "7"; choose 0.05 or 0.1'),
         (["reproduce", "modules", "--buget", "1m"], 'has no option --buget (did you mean "--budget"?)'),
         (["reproduce", "modules", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["sweep", "nowhere.toml"], "there is no file nowhere.toml"),

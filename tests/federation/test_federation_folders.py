@@ -95,10 +95,12 @@ def test_names_are_checked_before_anything_is_made(names: list[str], sentence: s
 
 
 def test_every_node_has_a_port(tmp_path: Path) -> None:
-    with pytest.raises(FedBMError, match="--link-port must be at most 65532"):
+    with pytest.raises(FedBMError, match="link_port is 65533, but must be at most 65532 for 3 nodes"):
         create(tmp_path / "study", nodes=3, link_port=65533)
     assert not (tmp_path / "study").exists()
     create(tmp_path / "study", nodes=3, link_port=65532)
+    with pytest.raises(FedBMError, match="link_port is 65532, but must be at most 65531 for 4 nodes"):
+        add(tmp_path / "study", "north")
     assert "runtime_port = 65535" in (tmp_path / "study" / "hospital-3" / "node.toml").read_text(encoding="utf-8")
 
 

@@ -126,6 +126,11 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
     assert split_address("[::1]:443") == ("::1", 443)
 
 
+@pytest.mark.parametrize("host", ["fl_server", "fl.example.org.", "10.0.0.7", "fe80::1%eth0"])
+def test_a_node_may_use_any_name_of_its_network(host: str) -> None:
+    assert split_address(f"[{host}]:443" if ":" in host else f"{host}:443") == (host, 443)
+
+
 def test_the_last_days_of_a_certificate_are_a_warning(keys: Path) -> None:
     end = read_certificate(keys / "server.pem").not_valid_after_utc
     assert describe_validity(keys / "server.pem", datetime.now(UTC)).startswith("server.pem is valid until 20")

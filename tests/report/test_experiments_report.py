@@ -70,7 +70,7 @@ def test_bold_is_the_highest_mean_and_the_tint_is_explained(ablation: Outcome) -
     (tinted,) = re.findall(r'<tr class="lead-row">.*?</tr>', table, re.DOTALL)
     assert ">FedBM<" in tinted
     assert "<strong>" not in tinted
-    assert "Bold: highest mean. The leading row is highlighted." in table
+    assert "Bold: highest mean. The leading row is tinted, or its name is bold." in table
     assert "wherever it ranks" in text
     assert "font-weight: 600" not in text[text.index(".measured") : text.index(".lead-row")]
 

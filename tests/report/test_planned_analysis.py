@@ -414,8 +414,8 @@ def test_a_plan_with_the_leading_row_in_second_place_has_a_verdict(
     sentences = planned_verdict(compare_outcome(planned(tmp_path, parse(text, "plan", "plan.toml"))))
     assert tuple(sentence.partition(" Without")[0] for sentence in sentences[:2]) == verdict
     assert sentences[-2] == (
-        "Chance alone may explain the difference of FedETF to FedBM on HAM10000 with beta 0.1; for the others this is "
-        "unlikely."
+        "Chance alone may explain the difference between FedETF and FedBM on HAM10000 with beta 0.1; "
+        "for the others this is unlikely."
         if len(contrasts) > 1
         else "Chance alone is unlikely to explain any of these differences."
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedbm.cli.parser import Parser
 from fedbm.config.keys import Key, section_keys, spell
 from fedbm.config.options import EngineOptions, check
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.text import format_option
 
 if TYPE_CHECKING:
@@ -118,9 +118,13 @@ def read_file(file: str) -> dict[str, dict[str, Any]]:
     from fedbm.methods import all_methods
     from fedbm.runs.run_config import read_sections
 
-    if not file.endswith(".toml") and not Path(file).is_file():
-        if (name := file.strip(",")) in all_methods():
-            raise FedBMError(f"{name} is a method, not a file: write --method {name}, or in a list --methods A,B,C")
+    if not file.endswith(".toml") and (not Path(file).exists() or Path(file).is_dir()):
+        names = [name for name in file.split(",") if name]
+        if names and set(names) <= set(all_methods()):
+            raise FedBMError(
+                f"{join_words(names, 'and')} {'is a method' if len(names) == 1 else 'are methods'}, not a file: use "
+                f"'fedbm run --method {names[0]}' or 'fedbm compare --methods {','.join(names)}'"
+            )
         near = did_you_mean(file, map(str, Path().glob("*.toml")))
         raise FedBMError(f"there is no configuration file {file}{near}. If it is a data set, use --data {file}.")
     return read_sections(Path(file))

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             _discard_output()
             return _fail(f"cannot write the output of the command: {error.strerror}. Free some space")
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
             return _fail(f"{error.filename} is too long for the name of a file or folder")
         if not (sentence := explain_missing(error)):
             raise

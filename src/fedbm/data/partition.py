@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
@@ -20,6 +20,7 @@ from fedbm.utils.json_records import Index, JsonRecord, Keys, Length, NonNegativ
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
+NEEDS_LISTS = "a partition needs a list of sample numbers for each client, such as [[0, 3], [1, 2]]"
 MAX_DRAWN = 50  # clients in a notebook
 ShiftKind = Literal["brightness", "contrast", "blur", "noise"]
 SHIFTS: tuple[ShiftKind, ...] = get_args(ShiftKind)
@@ -73,7 +74,7 @@ class Partition:
 
     Example:
         >>> import fedbm, numpy
-        >>> fedbm.Partition([[0, 3], [1, 2]], "mine")  # simulate() takes it as partition
+        >>> fedbm.Partition([numpy.array([0, 3]), numpy.array([1, 2])], "mine")  # simulate() takes it as partition
         Partition(mine: 2 clients with 2 samples)
         >>> labels = numpy.arange(60) % 3
         >>> fedbm.iid(numpy.arange(60), clients=2, seed=0).counts(labels, classes=3)
@@ -91,7 +92,10 @@ class Partition:
 
     def __post_init__(self) -> None:
         for name in ("clients", "held_out"):
-            object.__setattr__(self, name, tuple(map(_sort_samples, getattr(self, name))))
+            clients = getattr(self, name)
+            if not isinstance(clients, Iterable):
+                raise FedBMError(NEEDS_LISTS)
+            object.__setattr__(self, name, tuple(map(_sort_samples, clients)))
 
     def __repr__(self) -> str:
         sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
@@ -292,4 +296,4 @@ def _sort_samples(samples: ArrayLike) -> Ints:
         numbers = np.asarray(samples)
         if numbers.ndim == 1 and (numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer)):
             return np.sort(numbers.astype(np.int64))
-    raise FedBMError("a partition needs a list of sample numbers for each client, such as [[0, 3], [1, 2]]")
+    raise FedBMError(NEEDS_LISTS)

@@ -98,13 +98,13 @@ def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> l
         key, _, words = text.partition("=") if re.match(r"\w+=", text) else ("row", "=", text)
         if key not in axes:
             raise FedBMError(f'only: "{key}" is not an axis{did_you_mean(key, axes)}; choose {join_words(axes)}')
-        values = _split_names(words, rows) if key == "row" else [value.strip() for value in words.split(",")]
+        values = _split_names(words, rows) if key == "row" else [v for word in words.split(",") if (v := word.strip())]
         known = [{**settings, **at, "row": row}.get(key) for e in experiments for at, row, settings in _combinations(e)]
         choices = [str(value) for value in dict.fromkeys(known) if value is not None]
         for value in values:
             if not any(_matches(choice, value) for choice in known):
                 near = did_you_mean(value, choices)
-                raise FedBMError(f'only: there is no {key} "{value}"{near}; choose {join_words(choices)}')
+                raise FedBMError(f'only: no run has {key} = "{value}"{near}; choose {join_words(choices)}')
         conditions.append(Condition(key, values))
     return conditions
 

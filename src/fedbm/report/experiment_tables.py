@@ -51,7 +51,8 @@ def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes:
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
         caption += f" {explain_bold(comparison.rows)}"
-        caption += " The leading row is highlighted." if any(row.rival for row in comparison.rows) else ""
+        if any(row.rival for row in comparison.rows):
+            caption += " The leading row is tinted, or its name is bold."
     rows = tuple(_result_rows(comparison, colours, notes))
     return Table(name, _result_columns(comparison), rows, caption, small=True)
 

@@ -74,7 +74,8 @@ def experiments_report(
 ) -> Report:
     """Return the report of these experiments.
 
-    The default *title* is that of a single experiment, else TITLE for all of the paper's and the titles of the others.
+    By default, the *title* is that of the experiment. If there are several, it is TITLE for those of the paper, and the
+    titles of the others.
     If the experiments on record *elsewhere* are known, the report lists the other shipped ones as not run.
     """
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)

@@ -90,7 +90,7 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         seeds = _count_seeds(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds"
         return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
     by_chance = [
-        f"to {one.second} on {cell}" if one.first == lead else f"of {one.first} to {one.second} on {cell}"
+        f"to {one.second} on {cell}" if one.first == lead else f"between {one.first} and {one.second} on {cell}"
         for cell, one, difference in stated
         if not _holds(one.corrected, difference)
     ]
@@ -101,8 +101,11 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     elif len(by_chance) == len(stated):
         chance = f"Chance alone may explain {'these differences' if several else 'this difference'}."
     else:
-        words = join_words(by_chance, "and")
-        chance = f"Chance alone may explain the difference {words}; for the others this is unlikely."
+        words, rest = join_words(by_chance, "and"), len(stated) - len(by_chance)
+        chance = (
+            f"Chance alone may explain the difference{'s' * (len(by_chance) > 1)} {words}; "
+            f"for the other{'s' * (rest > 1)} this is unlikely."
+        )
     return (*sentences, chance, f"{about} The comparison was fixed before these runs.")
 
 

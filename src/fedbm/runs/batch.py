@@ -175,7 +175,16 @@ def run_jobs(
     """
     budget, notifiers, failures = budget or Budget(None), dict[Path, Notifier](), list[FedBMError]()
     pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
+
+    def end_all() -> None:
+        for folder, notifier in notifiers.items():
+            try:
+                notifier.end(RunFolder(folder).done)
+            except FedBMError as error:
+                failures.append(error)
+
     with ExitStack() as ends, show_runs(console, pending) as show:
+        ends.callback(end_all)
 
         def report(job: BatchRun, news: Event | Failure) -> None:
             show(job.folder, news)
@@ -187,7 +196,6 @@ def run_jobs(
                 on_event(job.title, news)
             if job.folder not in notifiers:
                 notifiers[job.folder] = Notifier(callbacks, RunInfo(job.folder.name, job.folder, to_values(job.config)))
-                ends.callback(lambda: notifiers[job.folder].end(job.is_finished))
             try:
                 notifiers[job.folder](news)
             except FedBMError as error:

@@ -42,7 +42,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.write import make_report, report_path, save_report
     from fedbm.runs.method_comparison import run_grid
 
-    path = report_path(Path(args.to))  # before hours of computing
+    to = Path(args.to)
+    if to.suffix:  # otherwise it is a folder, which the runs may create
+        report_path(to)  # before hours of computing
     jobs, result = run_grid(read_grid(args), console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
@@ -50,7 +52,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     report = make_report(folders)
     for table in report_tables(report):
         console.print(table)
-    console.print(f"report: {save_report(report, path).resolve()}")
+    console.print(f"report: {save_report(report, report_path(to)).resolve()}")
     check_failures(result.failures, len(jobs))
 
 

@@ -19,8 +19,9 @@ from fedbm.errors import FedBMError
 METHODS = ("fedavg", "fedbm")
 SETTINGS = {"data": "digits", "clients": 10, "beta": 0.05, "rounds": 20}
 INTRODUCTION = """\
-Ten simulated hospitals share the training images of 1,797 handwritten digits, very unevenly (Dirichlet β = 0.05). \
-Each trains on its own images. A server averages the models, once as FedAvg does and once as FedBM does.
+The training images of a set of 1,797 handwritten digits are divided among ten simulated hospitals, very unevenly \
+(Dirichlet β = 0.05). Each hospital trains on its own images only. A server averages the models, once as FedAvg does \
+and once as FedBM does.
 """
 
 

@@ -54,8 +54,7 @@ def create(
     if len(names) != nodes:
         raise FedBMError(f"{len(names)} names were given for {nodes} nodes; give one name for each node")
     check_names(list(names))
-    if link_port + nodes > 65535:
-        raise FedBMError(f"--link-port must be at most {65535 - nodes}: each node uses one of the ports after it")
+    check_ports(link_port, nodes)
     if not is_host(host):
         raise FedBMError(
             f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
@@ -79,6 +78,12 @@ def create(
         make_site(folder, server, client, name)
     write_text(home / "server.toml", to_text(server))  # last, so that a folder with this file is complete
     return [home, *(folder / name for name in names)]
+
+
+def check_ports(link_port: int, nodes: int) -> None:
+    """Raise FedBMError if there are not enough ports after the SuperLink's: each node uses one."""
+    if link_port + nodes > 65535:
+        raise FedBMError(f"link_port is {link_port}, but must be at most {65535 - nodes} for {nodes} nodes")
 
 
 def is_here(host: str) -> bool:
@@ -112,6 +117,7 @@ def add(folder: Path, name: str) -> Path:
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} exists already and is not overwritten; choose another name")
     client = len(server.nodes.split(","))  # the places of former nodes stay empty
+    check_ports(server.link_port, client + 1)
     make_site(folder, server, client, name)
     write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=f"{server.nodes},{name}")))
     return folder / name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import json
+import re
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,10 +13,11 @@ from pathlib import Path
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.flower import check_flower, connect
-from fedbm.federation.deploy.settings_files import NodeSettings, is_host, read_policy
+from fedbm.federation.deploy.settings_files import NodeSettings, read_policy
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
+HOST = re.compile(r"[\w.:%-]+")  # a name in any network, or an address
 SUPERLINK_STATUS = 415  # the answer of a SuperLink to a message without content
 REMEDY = "this folder's ca.crt must be the one that its operator made"
 REMEDIES = {  # by OpenSSL's code of the error
@@ -96,7 +98,11 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of 'host:port'; an IPv6 address is in brackets."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    if not (is_host(host) and port.isdecimal() and 0 < int(port) < 65536):
+    try:
+        is_name = HOST.fullmatch(host) is not None and bool(host.encode("idna"))
+    except UnicodeError:  # it has an empty or a long part
+        is_name = False
+    if not (is_name and port.isdecimal() and 0 < int(port) < 65536):
         raise FedBMError(f'server = "{address}" in node.toml must be host:port, such as "fl.example.org:443"')
     return host, int(port)
 

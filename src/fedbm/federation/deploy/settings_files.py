@@ -92,7 +92,9 @@ class Policy:
     approval: bool = option(True, "a person must approve each run here: fedbm federation approve")
     methods: str = option("all", "methods this site trains with, with commas, or all")
     max_rounds: int = option(1000, "the most rounds of a run", least=1)
-    min_per_class: int = option(5, "least number of images of each class here, in train, val and test", least=1)
+    min_per_class: int = option(
+        5, "least number of images of a class that the site has, in each of train, val, test", least=1
+    )
     scores: bool = option(True, "confusion matrices on this site's val and test images may leave")
     label_counts: bool = option(False, "the number of images per class may leave, for methods that need it")
     min_noise: float = option(0.0, "least noise multiplier of differential privacy; 0: a run may add no noise", least=0)
