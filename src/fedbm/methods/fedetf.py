@@ -3,7 +3,7 @@
     V       = √(K/(K−1)) · U (I − 11ᵀ/K),  U orthonormal K × K, drawn once      (v_j·v_k = −1/(K−1) for j ≠ k)
     g       = norm(P f(x)),  P linear F → K, trained and averaged with the body
     client  CE(β gᵀV + log n_{i,·}, y),  β learnable from 1
-    predict softmax(β gᵀV); its argmax is that of gᵀV as long as β > 0
+    predict softmax(β gᵀV); as long as β > 0, gᵀV has the same argmax
 
 Reference: Li, Shang, He, Lin, Wu. No fear of classifier biases: neural collapse inspired federated learning with
 synthetic and fixed classifier. ICCV 2023.

@@ -74,9 +74,9 @@ def experiments_report(
 ) -> Report:
     """Return the report of these experiments.
 
-    By default, the *title* is that of the experiment. If there are several, it is TITLE for those of the paper, and the
-    titles of the others.
-    If the experiments on record *elsewhere* are known, the report lists the other shipped ones as not run.
+    By default, the *title* is the experiment's own. Several experiments have TITLE for those of the paper, and the
+    titles of the others. If the experiments on record *elsewhere* are known, the report lists the other shipped ones
+    as not run.
     """
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,34 +175,31 @@ def run_jobs(
     """
     budget, notifiers, failures = budget or Budget(None), dict[Path, Notifier](), list[FedBMError]()
     pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
+    try:
+        with show_runs(console, pending) as show:
 
-    def end_all() -> None:
+            def report(job: BatchRun, news: Event | Failure) -> None:
+                show(job.folder, news)
+                if on_news is not None:
+                    on_news(job, news)
+                if isinstance(news, Failure):
+                    return
+                if on_event is not None:
+                    on_event(job.title, news)
+                info = RunInfo(job.folder.name, job.folder, to_values(job.config))
+                try:
+                    notifiers.setdefault(job.folder, Notifier(callbacks, info))(news)
+                except FedBMError as error:
+                    failures.append(error)
+                    budget.stop()
+
+            result = run_batch(jobs, report, budget)
+    finally:
         for folder, notifier in notifiers.items():
             try:
                 notifier.end(RunFolder(folder).done)
             except FedBMError as error:
                 failures.append(error)
-
-    with ExitStack() as ends, show_runs(console, pending) as show:
-        ends.callback(end_all)
-
-        def report(job: BatchRun, news: Event | Failure) -> None:
-            show(job.folder, news)
-            if on_news is not None:
-                on_news(job, news)
-            if isinstance(news, Failure):
-                return
-            if on_event is not None:
-                on_event(job.title, news)
-            if job.folder not in notifiers:
-                notifiers[job.folder] = Notifier(callbacks, RunInfo(job.folder.name, job.folder, to_values(job.config)))
-            try:
-                notifiers[job.folder](news)
-            except FedBMError as error:
-                failures.append(error)
-                budget.stop()
-
-        result = run_batch(jobs, report, budget)
     if failures:
         raise failures[0]
     return result

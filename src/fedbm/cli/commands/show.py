@@ -71,5 +71,5 @@ def changed_settings(config: Mapping[str, Any]) -> Iterator[str]:
     for section, values in config.items():
         changed = {n: v for n, v in values.items() if (section, n) not in defaults or v != defaults[section, n]}
         if changed:
-            words = (f"{n} = {json.dumps(v, ensure_ascii=False, default=str)}" for n, v in changed.items())
+            words = [f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in changed.items()]
             yield f"[{section}] {', '.join(words)}"

@@ -111,8 +111,10 @@ def digits() -> Source:
 
 def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
-    if files := femnist.find_json_files(path) if path.is_dir() else [path] * (ending == ".json"):
+    if path.is_dir() and (files := femnist.find_json_files(path)):
         return femnist.find_leaf(files, str(path), seed)
+    if ending == ".json" and not path.is_dir():
+        return femnist.find_leaf([path], str(path), seed)
     if ending == ".npz" and zipfile.is_zipfile(path):
         return _find_arrays(path, seed)
     tree = _open_tree(path)
