@@ -219,8 +219,8 @@ def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path)
         f"{file}:option": f"option in {file} is not a method: it must be a subclass of fedbm.FedAvg or fedbm.Method",
         f"{file}:Nameless": 'Nameless is called "fedavg", as a method of the package. Name it: name: ClassVar[str] = '
         '"nameless".',
-        f"{file}": f'a method of your own is named FILE.py:CLASS, such as moon.py:Moon, not "{file}"',
-        "moon:Moon": 'a method of your own is named FILE.py:CLASS, such as moon.py:Moon, not "moon:Moon"',
+        f"{file}": f'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "{file}"',
+        "moon:Moon": 'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "moon:Moon"',
         f"{broken}:A": f"{broken} is not valid Python: invalid syntax, line 1",
         f"{failing}:A": f"{failing} cannot be imported: ModuleNotFoundError: No module named 'nowhere_to_be_found'",
         f"{ending}:A": f"{ending} cannot be imported: SystemExit: 3",

@@ -60,7 +60,7 @@ def add_setting(group: Any, flag: str, **more: Any) -> None:
 
 def add_method(parser: argparse.ArgumentParser) -> None:
     """Add --method, which names the class of a run by a method of the user's own."""
-    text = "the class, if the run was trained by a method of your own, such as moon.py:Moon"
+    text = "the class, if the run was trained by a method of your own, such as fedper.py:FedPer"
     parser.add_argument("--method", metavar="FILE.py:CLASS", help=text)
 
 

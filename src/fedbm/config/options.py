@@ -414,7 +414,7 @@ class EngineOptions:
     )
     on: Literal["processes", "ray"] = option(
         "processes",
-        "where several runs of a command are computed. processes: on this machine; ray: on all nodes of a Ray cluster",
+        "where several runs of a command are computed. processes: on this machine; ray: on a Ray cluster",
     )
     runs_per_gpu: int = option(3, "runs that share one GPU if a command has several runs", least=1)
     processes_per_gpu: int = option(

@@ -46,7 +46,7 @@ def load_class(reference: str) -> type[Method]:
     file, _, name = reference.rpartition(":")
     path = Path(file).expanduser()
     if path.suffix != ".py" or not name:
-        raise FedBMError(f'a method of your own is named FILE.py:CLASS, such as moon.py:Moon, not "{reference}"')
+        raise FedBMError(f'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "{reference}"')
     if not path.is_file():
         near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.py")))
         raise FedBMError(f"there is no file {path}{near}")

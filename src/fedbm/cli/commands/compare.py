@@ -4,7 +4,7 @@ examples:
   fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
   fedbm compare shared.toml --methods all                     a file without [method] and seed
   fedbm compare --methods fedprox,fedbm --mu 0.1              an option of FedProx; FedBM has no mu
-  fedbm compare --methods all,moon.py:Moon                    with a method of your own
+  fedbm compare --methods all,fedper.py:FedPer                with a method of your own
 Finished runs are not computed again. After an interruption, the same command continues.
 """
 

@@ -2,7 +2,7 @@
 
 examples:
   fedbm list                                                  the runs in runs/
-  fedbm list trial                                            the runs in trial/; --out trial means the same
+  fedbm list old-runs                                         the runs in old-runs/; --out old-runs means the same
   fedbm list --json | jq -r '.[] | select(.state == "failed") | .reason'
 """
 

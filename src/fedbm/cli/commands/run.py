@@ -4,7 +4,7 @@ examples:
   fedbm run --data digits --method fedbm --clients 10 --beta 0.05 --rounds 50 --seed 0
   fedbm run --data ~/scans --size 64 --method fedavg          any folder of class/*.jpg
   fedbm run experiment.toml --seed 1                          flags override the file
-  fedbm run --method moon.py:Moon                             a method of your own: file and class
+  fedbm run --method fedper.py:FedPer                         a method of your own: file and class
 Run the same command again to continue an interrupted run, or to show a finished one.
 """
 
