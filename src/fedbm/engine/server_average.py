@@ -1,4 +1,4 @@
-"""The average of the server's models over rounds: scored next to the model itself, never used for training.
+"""The average of the global model over rounds: scored next to the model itself, never used for training.
 
     θ̄_t = a θ̄_{t−1} + (1 − a) θ_t,   a = min(d, (t − 1)/t)
 

@@ -74,7 +74,7 @@ def _swings(run: RunView) -> Advice | None:
     if large < max(MIN_SWINGS, MIN_SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
         return None
     has_average = run.scores("averaged") is not None
-    use = "use its averaged model (--averaged)" if has_average else "average the server's model (--server-average 0.9)"
+    use = "use its averaged model (--averaged)" if has_average else "average the global model (--server-average 0.9)"
     evidence = f"between rounds, validation accuracy changed by {100 * SWING:.0f} points or more"
     times = f"{large} of {len(changes)} times in the second half"
     return Advice(f"{evidence}, {times}", f"The score of a single round varies by chance: {use}.")
