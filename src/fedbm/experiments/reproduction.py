@@ -191,22 +191,22 @@ def reproduce(
     Runs that are finished or on record are not computed again; the same call continues after an interruption.
 
     Args:
-        name: An experiment of the paper, several of them, or a TOML file of your own.
-        data_dir: The folder in which data sets are found by name.
-        seeds: How many seeds, from 0; or which, such as [0, 1, 5] or "3-12"; by default the experiment's own.
-        budget: Stop after this time, in seconds or as text such as "25m"; by default run to the end.
-        only: Conditions such as "FedAvg,FedBM" (rows) or "beta=0.1" that choose runs.
-        records: The folder for records.
-        on_event: Called with a run's title and each of its events.
-        callbacks: Objects of subclasses of `fedbm.Callback`, called in this process for the rounds of all runs.
-        progress: Whether to print notes and progress. Default: in a terminal or a notebook only.
-        engine: Keys of `[engine]`, such as device="cuda" or out="runs".
+        name: an experiment of the paper, several of them, or a TOML file of your own.
+        data_dir: the folder in which data sets are found by name.
+        seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12"; by default the experiment's own.
+        budget: stop after this time, in seconds or as text such as "25m"; by default run to the end.
+        only: conditions such as "FedAvg,FedBM" (rows) or "beta=0.1" that choose runs.
+        records: the folder for records.
+        on_event: called with a run's title and each of its events.
+        callbacks: objects of subclasses of `fedbm.Callback`, called in this process for the rounds of all runs.
+        progress: whether to print notes and progress. Default: in a terminal or a notebook only.
+        engine: keys of `[engine]`, such as device="cuda" or out="runs".
 
     Returns:
         The outcome of every experiment.
 
     Raises:
-        FedBMError: If a setting is wrong, or if no run can be computed here.
+        FedBMError: if a setting is wrong, or if no run can be computed here.
 
     Example:
         >>> import fedbm

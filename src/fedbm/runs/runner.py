@@ -66,7 +66,7 @@ def simulate(
     """Train one model over simulated clients. The same call again resumes the run, or reads it if it is finished.
 
     Args:
-        data: a name of the catalogue, a folder, a packed .npz file, or what `fedbm.load()` returned.
+        data: a catalogued name, a path, or what `fedbm.load()` returned.
         partition: what a partitioner such as `fedbm.dirichlet()` returned, or its name, such as "dirichlet".
         method: a name, an object such as `fedbm.FedBM(temperature=5)`, or the class of your own as "FILE.py:CLASS".
         body: a name such as "timm:tf_efficientnet_lite0", or a function that makes the feature extractor, a module
