@@ -1,4 +1,4 @@
-"""The pages in step with the code: options, keys, fields, links, commands, examples and the tests they name."""
+"""The pages in step with the code: options, keys, fields, links, commands and examples."""
 
 from __future__ import annotations
 
@@ -436,7 +436,7 @@ def scores_on_digits(row: ComparedRow) -> Iterator[str]:
         yield mean_and_std(score).replace("\N{NO-BREAK SPACE}", " ").removesuffix(" %")
 
 
-# --- links, commands, files, tests ----------------------------------------------------------------------------------
+# --- links, commands, files ---------------------------------------------------------------------------------------
 
 
 def test_every_page_that_another_links_to_is_part_of_the_site() -> None:
@@ -519,13 +519,3 @@ def test_configuration_files_are_valid(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.toml")), ids=named)
 def test_configuration_files_of_benchmarks_are_valid(file: Path) -> None:
     check_config(read_run_file(file)[0])
-
-
-@pytest.mark.parametrize("page", METHOD_PAGES, ids=named)
-def test_the_tests_a_page_names_exist(page: Path) -> None:
-    known = {
-        name for file in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", text_of(file))
-    }
-    promised = set(re.findall(r"`(test_\w+)`", text_of(page)))
-    assert promised <= known
-    assert promised or page.stem == "index"
