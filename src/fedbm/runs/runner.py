@@ -69,8 +69,7 @@ def simulate(
         data: a catalogued name, a path, or what `fedbm.load()` returned.
         partition: what a partitioner such as `fedbm.dirichlet()` returned, or its name, such as "dirichlet".
         method: a name, an object such as `fedbm.FedBM(temperature=5)`, or the class of your own as "FILE.py:CLASS".
-        body: a name such as "timm:tf_efficientnet_lite0", or a function that makes the feature extractor, a module
-            from images to features.
+        body: a name such as "timm:tf_efficientnet_lite0", or a function that makes a module from images to features.
         on_event: called with each event of the run.
         callbacks: objects of subclasses of `fedbm.Callback`, called at the start and end of rounds.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
