@@ -318,7 +318,7 @@ def pictures_of(page: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("records", "page"),
     [
-        (["digits/digits.json", "digits/digits-mechanism.json"], "digits/README.md"),
+        (["digits"], "digits/README.md"),
         (["mechanism.json"], "mechanism.md"),
     ],
 )

@@ -354,7 +354,10 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
     estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
     assert estimate[0].startswith(f"{first} than FedETF’s")
-    assert estimate[-1] == f"{about} This is an estimate from 4 seeds, not a test: it suggests, but does not prove."
+    known = f"{about} This is an estimate from 4 seeds, not a test"
+    assert estimate[-1] == f"{known}. Chance alone may explain some of these differences."
+    without_zero = compare_outcome(planned(tmp_path / "d", ESTIMATE))[1:]
+    assert planned_verdict(without_zero)[-1] == f"{known}: it suggests, but does not prove."
     assert not re.search("[−±β=<>%]", "".join((*verdict, *estimate)))
 
 
@@ -642,6 +645,8 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     assert ">What makes it work</h1>" in page
     assert page.count("Every row at the endpoint of the plan") == 1
     assert [(step.first, step.second) for step in cell.ladder] == [("half", "FedAvg"), ("FedBM", "half")]
+    rivals = replace(cell, contrasts=(cell.contrasts[2], cell.contrasts[1], cell.contrasts[0]))
+    assert rivals.ladder == [], "comparisons with two rows that do not build on each other"
     steps = "Step by step from FedAvg to FedBM, in macro-F1: half +10.0 points and FedBM +10.0 points."
     (verdict,) = sentences(outcome)
     assert verdict == f"{steps} Steps with a 95 % interval without zero: half and FedBM."
@@ -649,7 +654,7 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     confirmed = parse(LADDER.replace("[all]", "confirmatory = true\n[all]"), "ladder", "ladder.toml")
     tested = sentences(replace(outcome, analysis=confirmed.analysis))
     assert len(tested) == 3
-    assert not any("Step by step" in sentence for sentence in tested), "intervals do not speak beside corrected tests"
+    assert not any("Step by step" in sentence for sentence in tested), "intervals do not speak next to corrected tests"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from fedbm.experiments.spec import (
     Settings,
     cells,
     find_experiment,
+    paper_experiments,
     shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
@@ -208,10 +209,10 @@ class Unrecorded:
 
 
 def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Unrecorded]:
-    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*, if one is among *outcomes*."""
-    names, shipped = {outcome.name for outcome in outcomes}, shipped_experiments()
-    missing = [name for name in shipped if name not in names and name not in elsewhere]
-    return [_unrecorded(name) for name in missing] if names & set(shipped) else []
+    """Return the shipped experiments that are in none of the two, if one of the paper's is among *outcomes*."""
+    names = {outcome.name for outcome in outcomes}
+    missing = [name for name in shipped_experiments() if name not in names and name not in elsewhere]
+    return [_unrecorded(name) for name in missing] if names & set(paper_experiments()) else []
 
 
 def trials_of(outcome: Outcome) -> list[PlannedTrial]:

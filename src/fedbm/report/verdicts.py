@@ -88,7 +88,10 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     if not stated[0][1].tested:
         counts = [difference.n for *_, difference in stated]
         seeds = _count_seeds(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds"
-        return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
+        clear = [difference.n > 1 and not difference.low <= 0 <= difference.high for *_, difference in stated]
+        words = f"{'some of ' * any(clear)}these differences" if len(clear) > 1 else "this difference"
+        means = ": it suggests, but does not prove." if all(clear) else f". Chance alone may explain {words}."
+        return (*sentences, f"{about} This is an estimate from {seeds}, not a test{means}")
     by_chance = [
         f"to {one.second} on {cell}" if one.first == lead else f"between {one.first} and {one.second} on {cell}"
         for cell, one, difference in stated
