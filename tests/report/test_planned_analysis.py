@@ -24,7 +24,7 @@ from fedbm.cli.commands.reproduce import print_tables
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
-from fedbm.experiments.spec import Experiment, find_experiment, parse
+from fedbm.experiments.spec import Experiment, parse
 from fedbm.experiments.trials import Trial, find_state, trials
 from fedbm.report.comparison import compare_outcome, pool_cells
 from fedbm.report.contrasts import pool_clusters
@@ -189,7 +189,7 @@ def _console(outcome: Outcome, to: Path) -> str:
 def _readme(outcome: Outcome, to: Path) -> str:
     page = to / "README.md"
     page.write_text("<!-- fedbm:results plan -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
-    with pytest.raises(FedBMError, match="no finished run yet"):
+    with pytest.raises(FedBMError, match="scores are withheld"):
         fill_readme([outcome], page)
     return page.read_text(encoding="utf-8")
 
@@ -301,22 +301,6 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         assert "except at the planned endpoint, where diverged runs count as stated above" in _page(again, tmp_path)
         (words,) = compare_outcome(again)[0].group.missing
         assert words.startswith("failed, but counted at the planned endpoint: ")
-
-
-def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
-    """A shipped experiment's file decides, also where its record does not state the plan."""
-    confirmation = find_experiment("confirmation")
-    outcome = fake_outcome(tmp_path / "runs", confirmation, seeds=[3], rounds=3, absent={"kvasir": "not here"})
-    path = write_outcome(outcome, tmp_path / "results")
-    value = json.loads(path.read_text(encoding="utf-8"))
-    del value["analysis"]
-    path.write_text(json.dumps(value), encoding="utf-8")
-    again = read_outcome(path)
-    assert again.analysis == confirmation.analysis
-    assert again.withheld.startswith("3 of 60 runs of confirmation are on record")
-    report = render_markdown(experiments_report([again]))
-    assert "±" not in report
-    assert f"- {again.withheld}.\n" in report[: report.index(f"## {confirmation.title}\n\nThe")]
 
 
 def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_withheld(tmp_path: Path) -> None:
@@ -725,13 +709,12 @@ def test_without_scores_at_the_endpoint_there_is_no_ladder(tmp_path: Path) -> No
     assert "Every row at the endpoint of the plan" not in page
 
 
-def test_a_readme_shows_a_confirmation_alone_once_it_is_complete(tmp_path: Path) -> None:
+def test_a_readme_shows_a_confirmation_once_it_is_complete(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
-    page.write_text("<!-- fedbm:results plan comparison-ham10000 -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
+    page.write_text("<!-- fedbm:results plan -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
     other = fake_outcome(tmp_path / "other", "comparison-ham10000", seeds=2, rounds=3)
-    fill_readme([planned(tmp_path / "some", missing=[("FedETF", 6)]), other], page)
-    assert "docs/images/results.svg" in page.read_text(encoding="utf-8")
-    assert "HAM10000 with" not in page.read_text(encoding="utf-8")
+    with pytest.raises(FedBMError, match=WITHHELD):
+        fill_readme([planned(tmp_path / "some", missing=[("FedETF", 6)]), other], page)
     picture = tmp_path / "docs" / "images" / "results.svg"
     assert fill_readme([planned(tmp_path / "all"), other], page) == [page, picture]
     assert "differences within each seed" in picture.read_text(encoding="utf-8")
