@@ -92,7 +92,7 @@ def _scored(result: Trial) -> RunView | None:
 
 
 def sentences(outcome: Outcome) -> list[str]:
-    return [plain(verdict.sentence) for cell in compare_outcome(outcome) for verdict in verdicts(cell)]
+    return [plain(verdict) for cell in compare_outcome(outcome) for verdict in verdicts(cell)]
 
 
 def test_contrasts_are_tested_at_the_endpoint_and_corrected_over_exactly_these(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> l
     """
     axes = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
     rows = list(dict.fromkeys(row for e in experiments for row in e.rows))
-    conditions = []
+    conditions: list[Condition] = []
     for text in only:
         key, _, words = text.partition("=") if re.match(r"\w+=", text) else ("row", "=", text)
         if key not in axes:

@@ -120,12 +120,6 @@ def notes_of(outcome: Outcome) -> tuple[str, ...]:
     return find_experiment(outcome.name).notes if outcome.name in shipped_experiments() else outcome.notes
 
 
-def _briefs(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
-    """Return the short verdicts of comparisons with a finished run."""
-    some = [(comparison, verdict) for comparison in found if comparison.lead for verdict in verdicts(comparison)]
-    return tuple(f"{comparison.title}: {verdict.brief}" for comparison, verdict in some if verdict.brief)
-
-
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
@@ -236,17 +230,15 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         note = f"These runs are not part of any number above{but}. A row without seeds has no finished run."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
-    briefs = () if outcome.figure or outcome.search or outcome.confirmatory else _briefs(found)
-    if outcome.analysis and not outcome.confirmatory:
-        briefs = (*planned_verdict(found), *briefs)
-    return Part(outcome.title, tuple(blocks), count, briefs, notes=numbers)
+    summary = () if outcome.confirmatory else planned_verdict(found)
+    return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
 
 
 def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int], notes: Notes) -> Section:
     """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
     blocks: list[Block] = []
-    if not outcome.search and (sentences := tuple(verdict.sentence for verdict in verdicts(comparison))):
+    if not outcome.search and (sentences := tuple(verdicts(comparison))):
         blocks.append(Text(sentences, "verdict"))
     if detail != "none" and comparison.contrasts:
         several = any(one.found is not None and one.found.n > 1 for one in comparison.contrasts)
