@@ -81,6 +81,7 @@ def experiments_report(
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
     unrecorded = [] if elsewhere is None else list_unrecorded(outcomes, elsewhere)
+    not_run = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
@@ -93,7 +94,7 @@ def experiments_report(
         title or "; ".join([TITLE] * bool(shared) + own),
         (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled(found)),
         parts,
-        _not_run(unrecorded),
+        (Section("Not run", "Experiments without a record.", (Findings(not_run),)),) if not_run else (),
         tuple(Note(number, *words) for words, number in notes.items()),
         reading(any(row.published for _, some in found for c in some for row in c.rows)),
         tuple(map(provenance, runs.values())),
@@ -308,11 +309,6 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
         else:
             findings.append(Finding(False, sentence, items))
     return findings
-
-
-def _not_run(unrecorded: Sequence[Unrecorded]) -> tuple[Section, ...]:
-    items = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
-    return (Section("Not run", "Experiments without a record.", (Findings(items),)),) if items else ()
 
 
 # --- numbers for programs --------------------------------------------------------------------------------------------

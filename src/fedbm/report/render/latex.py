@@ -74,13 +74,9 @@ def _blocks(blocks: Iterable[Block], title: str) -> list[str]:
             out.append(_paragraph(" ".join(block.sentences), block.code))
         elif isinstance(block, Findings):
             out += [_paragraph(one.text, one.code) for one in block.items]
-        elif isinstance(block, Table) and not all(_is_missing(row) for row in block.rows):
+        elif isinstance(block, Table) and any(not any(c.missing for c in row.cells.values()) for row in block.rows):
             out += [line for part in _parts(block) for line in _table(block, *part)]
     return out
-
-
-def _is_missing(row: Row) -> bool:
-    return any(cell.missing for cell in row.cells.values())
 
 
 def _paragraph(text: str, command: str = "") -> str:
