@@ -44,7 +44,7 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
 from fedbm.report.comparison import ComparedRow, compare_outcome
-from fedbm.report.experiment_tables import endpoint_class_table, other_scores_table, rounds_table
+from fedbm.report.experiment_tables import endpoint_class_table, ladder_table, other_scores_table, rounds_table
 from fedbm.report.format import mean_and_std
 from fedbm.report.tables import METRICS
 from fedbm.runs.method_comparison import list_methods, make_grid
@@ -324,7 +324,7 @@ def pictures_of(page: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("records", "page"),
     [
-        (["digits/digits.json", "digits/digits-mechanism.json"], "digits/README.md"),
+        (["digits"], "digits/README.md"),
         (["mechanism.json"], "mechanism.md"),
     ],
 )
@@ -337,11 +337,7 @@ def test_other_pages_of_results_are_those_of_the_records(records: list[str], pag
 
 def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
     """By the tables of the planned comparison, whose numbers have tests of their own."""
-    comparisons = compare_outcome(read_outcome(ROOT / "results" / "confirmation.json"))
-    for one in comparisons:
-        for row in other_scores_table(one, "scores").rows:
-            assert re.match(r"\+[\d.]+ \(\+", str(row.cells["images"].value)), "wider, but without zero"
-    comparison = comparisons[0]
+    comparison = compare_outcome(read_outcome(ROOT / "results" / "confirmation.json"))[0]
     classes = {row.name: row.cells for row in endpoint_class_table(comparison, "classes").rows}
     rows = ("FedETF", "FedBM", "FedAvg")
     found = {
@@ -351,8 +347,7 @@ def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
     scores = other_scores_table(comparison, "scores").rows[1]
     assert scores.name == "FedBM − FedETF"
     words = " ".join(text_of(ROOT / "README.md").split())
-    assert "FedETF found {} of 100 melanomas, FedBM {}, FedAvg {}.".format(*found["mel"]) in words
-    assert "Of 100 harmless nevi, FedETF recognised {}, FedBM {}, FedAvg {}".format(*found["nv"]) in words
+    assert "FedETF found {} of 100 melanomas, FedBM {}, FedAvg {} (".format(*found["mel"]) in words
     assert (scores.cells["averaged accuracy"].value, scores.cells["averaged recall"].value) == (
         "+11.0 (+4.2 to +17.7)",
         "+2.1 (−2.8 to +6.9)",
@@ -363,62 +358,84 @@ def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
     assert "no lead over FedETF after 50 and 100 of the 200 rounds" in words
 
 
-def test_the_controls_in_the_readme_are_those_of_the_records() -> None:
+def flat(page: Path) -> str:
+    return " ".join(text_of(page).split())
+
+
+def means_of(rows: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
+    return {name: f"{100 * spread(list(by_seed.values())).mean:.1f}" for name, by_seed in rows.items() if by_seed}
+
+
+def difference(first: Mapping[int, float], second: Mapping[int, float], words: str) -> str:
+    """The words with the mean difference and its 95 % interval, in points."""
+    found = paired(first, second)
+    assert found is not None
+    return words.format(*(f"{100 * value:.1f}".replace("-", "−") for value in (found.mean, found.low, found.high)))
+
+
+def test_the_controls_on_kvasir_in_the_docs_are_those_of_the_records() -> None:
     outcome = read_outcome(ROOT / "results" / "mechanism.json")
-    found = {}
-    for row in compare_outcome(outcome)[0].rows:
-        score = row.score("averaged", "f1")
-        found[row.name] = "" if score is None else f"{100 * score.mean:.1f}", len(row.runs)
-    words = " ".join(text_of(ROOT / "README.md").split())
-    for row, count in (
-        ("FedAvg", 3),
-        ("FedAvg, FixBN", 3),
-        ("FedAvg, GroupNorm", 3),
-        ("images in statistics", 3),
-        ("FedBM", 2),
-    ):
-        assert found[row][1] == count
-        assert found[row][0] in words
-    by_seed = {row.name: row.by_seed("averaged", "f1") for row in compare_outcome(outcome)[0].rows}
-    pair = {name: [100 * scores[seed] for seed in (0, 1)] for name, scores in by_seed.items()}
-    fedavg, fedbm, fixbn, group, fedbm_group = (
-        sum(pair[name]) / 2 for name in ("FedAvg", "FedBM", "FedAvg, FixBN", "FedAvg, GroupNorm", "FedBM, GroupNorm")
-    )
-    both = f"At seeds 0 and 1, FedAvg had {fedavg:.1f} and FedBM {fedbm:.1f}."
-    assert f"{both} With GroupNorm, FedAvg had {group:.1f} and FedBM {fedbm_group:.1f}." in words
-    recipes = " ".join(text_of(DOCS / "recipes.md").split())
-    gains = f"raised it by {group - fedavg:.0f} and {fixbn - fedavg:.0f} points, and FedBM by {fedbm - fedavg:.0f}."
-    assert f"At the two of these seeds with a result of FedBM, they {gains}" in recipes
-    assert f"{sum(one.run is not None for one in outcome.results)} of {len(outcome.results)} runs" in words
+    [comparison] = compare_outcome(outcome)
+    scores = {row.name: row.by_seed("averaged") for row in comparison.rows}
+    mean, readme, recipes = means_of(scores), flat(ROOT / "README.md"), flat(DOCS / "recipes.md")
+    images, fixbn, group = "images in statistics", "FedAvg, FixBN", "FedAvg, GroupNorm"
+    assert all(set(scores[name]) == {0, 1, 2} for name in ("FedAvg", images, fixbn, group))
+    done = f"{sum(one.run is not None for one in outcome.results)} of {len(outcome.results)} runs finished"
+    assert f"seeds 0–2, {done}: FedAvg had {mean['FedAvg']}. Generated images that enter" in recipes
+    assert f"gave {mean[images]}, without language." in recipes
+    assert f"from round 100 on gave {mean[fixbn]}, and GroupNorm gave {mean[group]}, without" in recipes
+    gains = {one.first: one for one in comparison.contrasts if one.second == "FedAvg" and one.found and one.chosen}
+    assert all(gains[name].found.low < 0 for name in (images, fixbn, group)), "the intervals include zero"
+    points = [f"{100 * gains[name].chosen.mean:.0f}" for name in (images, fixbn, group)]
+    assert "At the chosen round, the gains are {}, {} and {} points.".format(*points) in recipes
+    two = means_of({name: {seed: by_seed[seed] for seed in (0, 1)} for name, by_seed in scores.items()})
+    assert set(scores["FedBM"]) == set(scores["FedBM, GroupNorm"]) == {0, 1}
+    both = f"FedAvg had {two[group]} and FedBM {two['FedBM, GroupNorm']}"
+    assert f"seeds 0 and 1: FedAvg had {two['FedAvg']} and FedBM {two['FedBM']}. With GroupNorm, {both};" in recipes
+    assert f"with global BatchNorm statistics, FedAvg had {two[fixbn]}." in recipes
+    assert f"macro-F1 of {two['FedAvg']}, with GroupNorm {two[group]}, and FedBM {two['FedBM']}." in readme
     modules = compare_outcome(read_outcome(ROOT / "results" / "modules.json"))[0]
-    scores = {row.name: row.score("best", "f1") for row in modules.rows if len(row.runs) == 3}
-    without, full = (f"{100 * score.mean:.1f}" for name in ("w/o LKCC", "FedBM") if (score := scores[name]))
-    assert f"had {without}, with it {full} (three seeds, chosen round)" in words
+    scores = means_of({row.name: row.by_seed() for row in modules.rows if len(row.runs) == 3})
+    assert f"FedBM had {scores['w/o LKCC']}, with it {scores['FedBM']}." in recipes
 
 
 def test_the_controls_on_digits_in_the_docs_are_those_of_the_records() -> None:
     [comparison] = compare_outcome(read_outcome(ROOT / "results" / "digits" / "digits-mechanism.json"))
-    scores = {row.name: row.by_seed("averaged", "f1") for row in comparison.rows}
+    scores = {row.name: row.by_seed("averaged") for row in comparison.rows}
     assert {len(by_seed) for by_seed in scores.values()} == {10}
-    mean = {name: f"{100 * spread(list(by_seed.values())).mean:.1f}" for name, by_seed in scores.items()}
-    files = (ROOT / "README.md", DOCS / "comparison-digits.md", DOCS / "recipes.md")
-    readme, page, recipes = (" ".join(text_of(file).split()) for file in files)
+    mean = means_of(scores)
+    readme, page, recipes = (
+        flat(file) for file in (ROOT / "README.md", DOCS / "comparison-digits.md", DOCS / "recipes.md")
+    )
     fedavg, fedbm, fixbn, group, images = (
         mean[name] for name in ("FedAvg", "FedBM", "FedAvg, FixBN", "FedAvg, GroupNorm", "images in statistics")
     )
-    assert f"FedAvg had {fedavg}, with global BatchNorm statistics {fixbn}, with GroupNorm {group}, and FedBM" in readme
-    assert f"had {fedbm}. Generated images in the batch statistics alone, without language, gave {images}." in readme
+    assert f"digits, FedAvg had {fedavg}, FedBM {fedbm}, and generated images without language, in" in readme
+    assert f"in the batch statistics alone, gave {images}." in readme
+    assert f"had {fedavg}, with global BatchNorm statistics {fixbn}, with GroupNorm {group}, and FedBM had" in recipes
+    assert f"had {fedbm}. Generated images in the batch statistics alone, without language, gave {images}." in recipes
     gains = {one.first: one.found for one in comparison.contrasts if one.second == "FedAvg" and one.found is not None}
     for name in ("FedAvg, FixBN", "FedAvg, GroupNorm", "images in statistics", "FedBM"):
-        assert gains[name].low > 0, "README: the intervals exclude zero"
-    points = [f"{100 * gains[name].mean:.0f}" for name in ("FedAvg, FixBN", "FedAvg, GroupNorm", "FedBM")]
-    assert f"they raised it by {points[0]} and {points[1]} points, and FedBM by {points[2]}." in recipes
+        assert gains[name].low > 0, "the intervals exclude zero"
     assert f"FedAvg had a macro-F1 of {fedavg}, and FedBM {fedbm}." in page
-    other = paired(scores["FedBM"], scores["images in statistics"])
-    assert other is not None
-    low, high = (f"{100 * value:.1f}".replace("-", "−") for value in (other.low, other.high))
-    difference = f"{100 * other.mean:.1f}".replace("-", "−")
-    assert f"had {images}. FedBM minus this is {difference} points (interval {low} to {high};" in page
+    words = f"had {images}. FedBM minus this is {{}} points (interval {{}} to {{}};"
+    assert difference(scores["FedBM"], scores["images in statistics"], words) in page
+    words = "language added {} points (interval {} to {};"
+    assert difference(scores["FedBM"], scores["images in the loss"], words) in recipes
+    assert difference(scores["FedBM"], scores["images in the loss"], "[language added {} points]") in page
+
+
+def test_the_share_of_other_normalisation_in_the_recipes_is_that_of_the_records() -> None:
+    shares = []
+    for name in ("mechanism", "digits/digits-mechanism"):
+        [comparison] = compare_outcome(read_outcome(ROOT / "results" / f"{name}.json"))
+        rows = {
+            row.name: row.cells
+            for row in ladder_table(comparison, "", dict.fromkeys((row.name for row in comparison.rows), 0)).rows
+        }
+        shares += [float(rows[row]["share"].value or 0) for row in ("FedAvg, FixBN", "FedAvg, GroupNorm")]
+    words = f"they gave {100 * min(shares):.0f} to {100 * max(shares):.0f} % of"
+    assert words in flat(DOCS / "recipes.md")
 
 
 def test_the_tables_of_the_comparison_on_digits_are_those_of_the_records() -> None:

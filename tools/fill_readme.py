@@ -1,13 +1,10 @@
-"""Fill a README's results from records.
-
-A confirmatory experiment with all its runs on record is shown alone: one picture, one table, the verdict and one link.
-Until then the other experiments are shown: one picture, and a verdict and a short table for each.
+"""Fill a README's results from the records of a complete confirmatory experiment: a picture, the verdict and a table.
 
     python tools/fill_readme.py results README.md
 
 The results go between two marks in the page:
 
-    <!-- fedbm:results NAME … -->   the experiments to show, each with its first cell that has a result
+    <!-- fedbm:results NAME -->
     <!-- /fedbm:results -->
 """
 
@@ -23,20 +20,18 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
 from fedbm.experiments.paper_numbers import find_published
 from fedbm.methods import Central
-from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
+from fedbm.report.comparison import HEADLINE_METRIC, compare_outcome
 from fedbm.report.document import Cell, Column, Row, Table
-from fedbm.report.experiment_figures import contrast_figure, draw_scores
-from fedbm.report.experiment_tables import summary_table
-from fedbm.report.figures.palette import assign_colours
-from fedbm.report.figures.svg import WIDE, save_svg
+from fedbm.report.experiment_figures import contrast_figure
+from fedbm.report.figures.svg import save_svg
 from fedbm.report.format import format_numbers
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import score_cell
-from fedbm.report.verdicts import plain_names, plain_verdict, planned_verdict
+from fedbm.report.verdicts import plain_names, planned_verdict
 from fedbm.utils.io import write_text
 from fedbm.utils.statistics import spread_or_none
 
-MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- fedbm:results (?P<name>[\w-]+) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"
 LINK = "results/README.md"
 CENTRAL = Central.title
@@ -54,38 +49,25 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
             f"{page} has no place for results: write <!-- fedbm:results NAME --> and <!-- /fedbm:results -->, each on "
             "a line of its own"
         )
-    by_name, names = {outcome.name: outcome for outcome in outcomes}, found["names"].split()
-    for name in names:
-        if name not in by_name:
-            raise FedBMError(f'{page} names the experiment "{name}", which has no record{did_you_mean(name, by_name)}')
-    named = [by_name[name] for name in names]
-    confirmed = next((o for o in named if o.analysis and o.analysis.confirmatory and not o.withheld), None)
-    if confirmed:
-        title, lines = "Difference in macro-F1 at every seed, with its mean", confirmed_lines(confirmed, outcomes)
-        drawn = contrast_figure(compare_outcome(confirmed))[0].draw()
-    else:
-        shown = [c for outcome in named for c in [c for c in compare_outcome(outcome) if c.lead][:1]]
-        if not shown:
-            raise FedBMError(f"the experiments that {page} names have no finished run yet")
-        title, lines = f"Macro-F1 of every seed, {shown[0].title}", [line for c in shown for line in results_lines(c)]
-        drawn = draw_scores(shown[0], assign_colours(row.name for row in shown[0].rows), HEADLINE_METRIC, WIDE)
+    by_name, name = {outcome.name: outcome for outcome in outcomes}, found["name"]
+    if name not in by_name:
+        raise FedBMError(f'{page} names the experiment "{name}", which has no record{did_you_mean(name, by_name)}')
+    outcome = by_name[name]
+    if not outcome.confirmatory or outcome.withheld:
+        raise FedBMError(f"{page}: {outcome.withheld or f'{name} is not confirmatory'}")
     picture = page.parent / PICTURE
-    save_svg(picture, drawn)
-    inside = [f"![{title}]({PICTURE})", "", *lines]
+    save_svg(picture, contrast_figure(compare_outcome(outcome))[0].draw())
+    inside = [
+        f"![Difference in macro-F1 at every seed, with its mean]({PICTURE})",
+        "",
+        *results_lines(outcome, outcomes),
+    ]
     write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
     return [page, picture]
 
 
-def results_lines(comparison: ComparedGroup) -> list[str]:
-    """Return the comparison's verdict and its short table, as Markdown."""
-    colours = assign_colours(row.name for row in comparison.rows)
-    table = summary_table([("", comparison)], "readme", colours)
-    verdict = " ".join(plain_verdict(comparison))
-    return [f"**{escape(comparison.title)}.** {escape(verdict)}", "", *render_table(table), ""]
-
-
-def confirmed_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the table of a complete confirmatory experiment, its verdict and a link, as Markdown.
+def results_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the verdict of the experiment, its table and a link, as Markdown.
 
     Central training is not part of it; its row has the runs of the same data set from other experiments.
     """

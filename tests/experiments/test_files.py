@@ -22,7 +22,7 @@ from fedbm.experiments.spec import (
     read_experiment,
     shipped_experiments,
 )
-from fedbm.experiments.trials import Condition, Trial, trials
+from fedbm.experiments.trials import Trial, trials
 from fedbm.report.comparison import CENTRAL, leading_row
 from fedbm.runs.run_config import check_config
 
@@ -129,7 +129,7 @@ def test_the_confirmation_is_what_the_plan_says() -> None:
 @pytest.mark.parametrize("name", ["batchnorm", "more-methods", "recipe"])
 def test_methods_are_runs_of_the_confirmation(name: str) -> None:
     """Rows with the paper's recipe have the settings of the confirmation, so their runs are not computed twice."""
-    ham10000 = Condition("data", ["ham10000"])
+    ham10000 = ("data", ["ham10000"])
     planned, found = (
         {t.row: t.config for t in trials(find_experiment(one), [3], {}, [ham10000])} for one in ("confirmation", name)
     )
@@ -151,9 +151,9 @@ def test_a_recipe_is_searched_and_measured_at_different_seeds() -> None:
 def test_confirmation_and_paper_share_training_settings() -> None:
     """Only the average over rounds is added."""
     for data in ("ham10000", "kvasir"):
-        paper = trials(find_experiment(f"comparison-{data}"), range(3, 4), {}, [Condition("beta", ["0.05"])])
+        paper = trials(find_experiment(f"comparison-{data}"), range(3, 4), {}, [("beta", ["0.05"])])
         theirs = {t.row: t.config for t in paper}
-        for trial in trials(find_experiment("confirmation"), range(3, 4), {}, [Condition("data", [data])]):
+        for trial in trials(find_experiment("confirmation"), range(3, 4), {}, [("data", [data])]):
             train = replace(trial.config.train, server_average=0.0)
             other = theirs[trial.row]
             assert (train, trial.config.data, trial.config.method) == (other.train, other.data, other.method)

@@ -29,6 +29,7 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 def test_nothing_is_listed_for_other_experiments(one_run: Outcome) -> None:
     assert list_unrecorded([replace(one_run, name="my-grid")]) == []
+    assert list_unrecorded([replace(one_run, name="digits")]) == [], "an experiment of its own"
 
 
 def test_every_experiment_of_the_paper_without_a_record_is_listed(one_run: Outcome) -> None:

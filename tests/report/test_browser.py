@@ -100,7 +100,9 @@ def test_on_a_wide_screen_every_column_of_every_table_is_seen(of: str, outcomes:
     if of == "experiments":
         write_experiments(outcomes, page)
     else:
-        write_report([fake_run(tmp_path / "runs", method, seed) for method in METHODS for seed in (0, 1)], page)
+        classes = ("0", 40 * "long name", "2")
+        root = tmp_path / "runs"
+        write_report([fake_run(root, method, seed, classes=classes) for method in METHODS for seed in (0, 1)], page)
     look = """<script>
     document.querySelectorAll("details").forEach(one => one.open = true);
     const tables = [...document.querySelectorAll(".scroll")].filter(one => one.querySelector("table"));

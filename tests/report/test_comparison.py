@@ -77,7 +77,7 @@ def test_holm_counts_the_tests_that_have_data(tmp_path: Path) -> None:
 def test_what_is_not_established_says_how_many_seeds_it_would_need(tmp_path: Path) -> None:
     """Differences of 1, 2 and 0 points have mean 1 and std 1: d_z = 1 needs 10 pairs at level 0.05."""
     made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": NEAR, "FedBM": HIGH})
-    first, *_ = (plain(verdict.sentence) for verdict in verdicts(compare_outcome(made)[0]))
+    first, *_ = (plain(verdict) for verdict in verdicts(compare_outcome(made)[0]))
     assert (
         "not established. A difference of this size would need about 10 seeds (80 % power at level 0.05; "
         "estimated from 3 seeds)."
@@ -86,7 +86,7 @@ def test_what_is_not_established_says_how_many_seeds_it_would_need(tmp_path: Pat
         made = scored(
             tmp_path / str(len(scores["FedAvg"])) / str(scores["FedBM"][0]), grid(("FedAvg", "FedBM")), scores
         )
-        assert not any("would need" in verdict.sentence for verdict in verdicts(compare_outcome(made)[0]))
+        assert not any("would need" in verdict for verdict in verdicts(compare_outcome(made)[0]))
 
 
 def test_the_last_round_has_tests_of_its_own(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_last_quarter_is_a_second_look(tmp_path: Path) -> None:
     best, last_quarter = (cell.rows[0].tests[moment].paired for moment in ("best", "last_quarter"))
     assert last_quarter.mean == pytest.approx(best.mean / 4)
     assert last_quarter.p == pytest.approx(best.p)
-    sentence = plain(verdicts(cell)[0].sentence)
+    sentence = plain(verdicts(cell)[0])
     assert (
         "estimated from 3 seeds). Over the last quarter of the rounds, the difference is +0.3 points (95 % interval "
         in sentence
@@ -112,7 +112,7 @@ def test_the_last_quarter_is_a_second_look(tmp_path: Path) -> None:
     assert sentence.endswith(", p = 0.23, not corrected).")
     unevaluated = tuple(replace(r, run=replace(r.run, last_quarter=None)) for r in made.results if r.run is not None)
     (cell,) = compare_outcome(replace(made, results=unevaluated))
-    assert verdicts(cell)[0].sentence.endswith("estimated from 3 seeds).")
+    assert verdicts(cell)[0].endswith("estimated from 3 seeds).")
     table = results_table(cell, "t", {"FedAvg": 0, "FedBM": 1}, {})
     assert table.rows[0].cells["last_quarter_f1"].value is None
 
@@ -139,16 +139,14 @@ def test_fedbm_leads_before_it_is_finished(tmp_path: Path) -> None:
     made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": HIGH, "FedBM": {}})
     (cell,) = compare_outcome(made)
     assert cell.lead == "FedBM"
-    assert [verdict.sentence for verdict in verdicts(cell)] == [
-        "FedBM has no finished run, so no row is compared with it."
-    ]
+    assert verdicts(cell) == ["FedBM has no finished run, so no row is compared with it."]
 
 
 def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
     """FedBM 40, 50 and 60 %, FedProx 60 % at seed 0 alone: 40 against 60, and not 50 against 60 with −20 points."""
     scores = {"FedBM": {0: 0.4, 1: 0.5, 2: 0.6}, "FedProx": {0: 0.6}, "FedAvg": {0: 0.3, 1: 0.4, 2: 0.69}}
     (cell,) = compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores))
-    first, second, third = (plain(verdict.sentence) for verdict in verdicts(cell))
+    first, second, third = (plain(verdict) for verdict in verdicts(cell))
     assert third.startswith("FedProx has other seeds than FedBM: compare the difference over the seeds that both have")
     assert first.startswith(
         "FedBM has 40.0 % macro-F1; FedProx, the best of 2 others, has 60.0 %. The difference is −20.0 points (n = 1)."
@@ -170,7 +168,7 @@ def test_the_settings_of_the_leading_row_are_stated_whoever_is_ahead(
         if r.run is not None
     )
     (cell,) = compare_outcome(replace(made, results=results))
-    (first, *others) = (plain(verdict.sentence) for verdict in verdicts(cell))
+    (first, *others) = (plain(verdict) for verdict in verdicts(cell))
     assert ("advantage is established." in first) == holds
     assert others == [
         "FedBM was run with one setting (τ 12.5, λ_dis 0.1, pseudo-batch 16); others may give other scores."
@@ -186,7 +184,7 @@ def by_paper(root: Path, scores: Mapping[str, Mapping[int, float]]) -> list[str]
     rows = ("FedBM", "w/o LKCC", "w/o CGDE")
     made = scored(root, find_experiment("modules"), {name: scores.get(name, {}) for name in rows})
     (cell,) = (cell for cell in compare_outcome(made) if cell.at == {"data": "kvasir", "beta": 0.05})
-    return [plain(verdict.sentence) for verdict in verdicts(cell)]
+    return [plain(verdict) for verdict in verdicts(cell)]
 
 
 NEAR_PAPER = "No difference from the paper’s macro-F1 is established for"
@@ -221,7 +219,7 @@ def test_of_many_rows_that_are_near_the_paper_the_one_with_the_lowest_p_is_named
     *_, last = verdicts(compare_outcome(made)[0])
     p = float(ttest_ind_from_stats(0.45667, 0.025166, 3, 0.4949, 0.0174, 3, equal_var=False).pvalue)
     said = f"4 rows; FedBM (−3.8 points, p = {p:.2f}) has the smallest p. {HOW}"
-    assert plain(last.sentence) == f"{NEAR_PAPER} {said}"
+    assert plain(last) == f"{NEAR_PAPER} {said}"
 
 
 @pytest.mark.parametrize("few", [{1: 0.1}, {0: 0.1, 1: 0.1001}])
@@ -238,17 +236,17 @@ def test_two_seeds_establish_nothing_whatever_their_p(tmp_path: Path, fedavg: Ma
     assert corrected is not None
     assert corrected < 0.01
     first, *_ = verdicts(cell)
-    assert "(n = 2, 95 % interval " in plain(first.sentence)  # the numbers are shown all the same
-    assert "Two seeds cannot establish a difference." in first.sentence
-    assert "is established" not in first.sentence
+    assert "(n = 2, 95 % interval " in plain(first)  # the numbers are shown all the same
+    assert "Two seeds cannot establish a difference." in first
+    assert "is established" not in first
 
 
 def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:
     scores = {"FedBM": {0: 0.5, 1: 0.6, 2: 0.7}, "FedAvg": {0: 0.6, 1: 0.8, 2: 1.0}}  # −0.1, −0.2, −0.3
     (cell,) = compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM")), scores))
     (verdict,) = verdicts(cell)
-    assert "d = −2.0" in plain(verdict.sentence)
-    assert "-" not in verdict.sentence.replace("t-test", "").replace("macro-F1", "")
+    assert "d = −2.0" in plain(verdict)
+    assert "-" not in verdict.replace("t-test", "").replace("macro-F1", "")
 
 
 def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:

@@ -13,14 +13,12 @@ import pytest
 from drawings import texts
 
 from fedbm.report.figures import matrices, svg
-from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, axis_plot, shared_plot, small_plots
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.labels import shorten
 from fedbm.report.figures.matrices import confusion, partition_bubbles, similarity
 from fedbm.report.figures.palette import SHAPES
 from fedbm.report.figures.svg import save_svg
-from fedbm.utils.text import format_bytes
 
 ODD = ["<script>alert(1)</script>", "核 & Kern", "$x_1$ \"quoted\" 'so'"]
 SQUARE = [[3, 1, 0], [0, 0, 0], [1, 1, 2]]
@@ -34,9 +32,6 @@ FIGURES: dict[str, Callable[[str], str]] = {
         [Curve(ODD[k % 2], k, (((1, 0.1), (2, 0.1 * k)),)) for k in range(2)], title, "y"
     ),
     "axis": lambda title: axis_plot({ODD[0]: {0: [0.1, 0.2], 1: [0.3]}}, {ODD[0]: 0}, ODD[1:], title, "y", "x"),
-    "bars": lambda title: stacked_bars(
-        [(ODD[0], 0), (ODD[1], 1)], {"a": [1.0, 2.0], "b": [3.0, 0.0]}, title, format_bytes
-    ),
     "bubbles": lambda title: partition_bubbles(SQUARE, ODD, title),
     "confusion": lambda title: confusion(SQUARE, ODD, title),
     "similarity": lambda title: similarity([[1, 0.5, 0.1], [0.5, 1, 0.2], [0.1, 0.2, 1]], ODD, title),

@@ -117,7 +117,15 @@ def test_other_images_under_the_same_name_are_another_group(tmp_path):
 def test_runs_with_and_without_a_setting_are_separate_rows(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path, rounds=2), fake_run(tmp_path, rounds=2, seed=1, train={"freeze_batchnorm_after": 5})]
     names = {row.name for row in only_group(runs).rows}
-    assert names == {"FedBM · train.freeze_batchnorm_after=unset", "FedBM · train.freeze_batchnorm_after=5"}
+    assert names == {"FedBM · train.freeze_batchnorm_after=0", "FedBM · train.freeze_batchnorm_after=5"}
+
+
+def test_a_run_older_than_a_setting_has_its_default(tmp_path: Path) -> None:
+    """Runs of two versions are one row, and their settings do not differ."""
+    runs = [fake_run(tmp_path, rounds=2), fake_run(tmp_path, rounds=2, seed=1, train={"freeze_batchnorm_after": 0})]
+    group = only_group(runs)
+    assert [row.name for row in group.rows] == ["FedBM"]
+    assert any(finding.sentence.endswith("are the same in all runs.") for finding in check_comparison(group))
 
 
 def with_settings(path: Path, **values: Any) -> Path:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, axis_plot, shared_plot, small_plots
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.labels import shorten_to_width, spread_labels, text_width
@@ -38,12 +37,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     ),
     "dots": lambda: dot_plot([DotRow(name, 0, (12345.25, 12345.5)) for name in LONG], "t", "x"),
     "half": lambda: dot_plot([DotRow(name, 0, (12345.25, 12345.5)) for name in LONG], "t", "x" * 50, 450.0),
-    "bars": lambda: stacked_bars(
-        [(name, 0) for name in LONG],
-        dict.fromkeys(["sent to clients", "received from clients"], [1.0] * 4),
-        "t",
-        "{:.9f} s".format,
-    ),
     "bubbles": lambda: partition_bubbles([[10**7, 0]] * 40, ["a", "b"], "t"),
     "confusion": lambda: confusion([[10**6, 1], [0, 10**6]], ["a", "b"], "t"),
 }

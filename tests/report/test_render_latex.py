@@ -64,7 +64,7 @@ def test_a_wide_table_is_two_tables(experiments: str) -> None:
     """The scores next to the paper's, then the last rounds and the tests."""
     scores, last, *_ = (table for table in floats(experiments) if "Eleven methods on HAM10000: HAM10000, β" in table)
     assert "Method & n & Accuracy & paper & Δ & Macro-F1 & paper & Δ \\\\" in scores
-    assert "Method & n & F1, last round & F1, last quarter & lead − row & p (Holm) & d \\\\" in last
+    assert "Method & n & F1, last round & F1, last quarter & lead \\ensuremath{-} row & p (Holm) & d \\\\" in last
 
 
 def test_long_text_is_in_no_float_and_notes_are_written_once(experiments: str) -> None:
@@ -110,6 +110,7 @@ def test_commands_are_as_they_are_typed(experiments: str) -> None:
         ("'fedbm run --out a_b'; 1–3", "\\texttt{fedbm run -{}-out a\\_b}; 1–3"),
         ("λ_dis ± β, Łódź 猫", "λ\\_dis ± β, Łódź 猫"),
         ("a\n\nb\r\nc", "a  b c"),
+        ("−3 ≤ x ≥ −1", r"\ensuremath{-}3 \ensuremath{\leq} x \ensuremath{\geq} \ensuremath{-}1"),
         ("p < 0.001, a|b -> c, 2/2ⁿ", r"p \textless{} 0.001, a\textbar{}b -\textgreater{} c, 2/2\textsuperscript{n}"),
     ],
 )

@@ -23,9 +23,9 @@ from fedbm.runs.run_view import read_runs
 @example("<`0")
 @example("a\nb")
 def test_any_text_is_one_cell_in_markdown(text: str) -> None:
-    """Without what is escaped no sign is left that could begin emphasis, code, a link, a tag, a cell or a line."""
-    bare = re.sub(r"\\[\\|*`\[_]", "\0", escape(text))
-    assert not set(bare) & set("\\|*`")
+    """No sign is left that could begin emphasis, code, a formula, a link, a tag, a cell or a line."""
+    bare = re.sub(r"\\[\\|*`$~\[_]", "\0", escape(text))
+    assert not set(bare) & set("\\|*`$~")
     assert not re.search(r"\[[^]]*\][(\[]", bare)
     assert not re.search(r"<[\w/!?]", bare)
     assert len(bare.splitlines()) < 2

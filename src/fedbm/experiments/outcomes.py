@@ -14,13 +14,13 @@ from typing import Annotated, Any
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError, join_words, prefix_errors
 from fedbm.experiments.spec import (
-    AnalysisPlan,
     Experiment,
     ExperimentInfo,
     Seed,
     Settings,
     cells,
     find_experiment,
+    paper_experiments,
     shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
@@ -167,7 +167,7 @@ def _hidden_runs(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.json")):
         value = read_json(path)
-        if isinstance(value, dict) and ("analysis" in value or _shipped_plan(value.get("experiment"))):
+        if isinstance(value, dict) and "analysis" in value:
             outcome = _read_outcome(path, lambda record: None)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
@@ -185,13 +185,9 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
     for t in record.trials:
         run = read(path.parent / "runs" / f"{t.run}.json") if t.run else None
         results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
-    info = record.info() | {"analysis": record.analysis or _shipped_plan(record.experiment)}
-    return Outcome(**info, name=record.experiment, rows=record.rows, command=record.command, results=tuple(results))
-
-
-def _shipped_plan(name: Any) -> AnalysisPlan | None:
-    """Return the plan of a shipped experiment: scores of a record that is older than the plan are withheld too."""
-    return find_experiment(name).analysis if name in shipped_experiments() else None
+    return Outcome(
+        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
+    )
 
 
 # --- shipped experiments --------------------------------------------------------------------------------------------
@@ -208,10 +204,10 @@ class Unrecorded:
 
 
 def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Unrecorded]:
-    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*, if one is among *outcomes*."""
-    names, shipped = {outcome.name for outcome in outcomes}, shipped_experiments()
-    missing = [name for name in shipped if name not in names and name not in elsewhere]
-    return [_unrecorded(name) for name in missing] if names & set(shipped) else []
+    """Return the shipped experiments that are in none of the two, if one of the paper's is among *outcomes*."""
+    names = {outcome.name for outcome in outcomes}
+    missing = [name for name in shipped_experiments() if name not in names and name not in elsewhere]
+    return [_unrecorded(name) for name in missing] if names & set(paper_experiments()) else []
 
 
 def trials_of(outcome: Outcome) -> list[PlannedTrial]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
 from fedbm.experiments.spec import Experiment, cells
@@ -19,14 +19,9 @@ from fedbm.runs.run_record import read_checked_record
 from fedbm.runs.run_view import RunView, check_unedited, read_run
 from fedbm.runs.runner import run_path
 
+# A run must have one of the values of this axis, or one of the rows if it is "row".
+Condition = tuple[str, Sequence[str]]
 DONE = ("finished", "on record")  # states of a run that need not be computed
-
-
-class Condition(NamedTuple):
-    """A run must have one of the values of an axis, or one of the rows if the key is "row"."""
-
-    key: str
-    values: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> l
     """
     axes = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
     rows = list(dict.fromkeys(row for e in experiments for row in e.rows))
-    conditions = []
+    conditions: list[Condition] = []
     for text in only:
         key, _, words = text.partition("=") if re.match(r"\w+=", text) else ("row", "=", text)
         if key not in axes:
@@ -105,7 +100,7 @@ def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> l
             if not any(_matches(choice, value) for choice in known):
                 near = did_you_mean(value, choices)
                 raise FedBMError(f'only: no run has {key} = "{value}"{near}; choose {join_words(choices)}')
-        conditions.append(Condition(key, values))
+        conditions.append((key, values))
     return conditions
 
 

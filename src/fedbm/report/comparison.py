@@ -93,9 +93,13 @@ class ComparedGroup:
 
     @property
     def ladder(self) -> list[Contrast]:
-        """The stated steps from the baseline over other rows to the leading row; [] if there are none."""
-        found = _longest_path(self.contrasts, self.lead, self.baseline.name)
-        return found[::-1] if len(found) > 1 else []
+        """The first contrasts, if each starts where the one before it ends, from the baseline to the leading row."""
+        steps: list[Contrast] = []
+        for one in self.contrasts:
+            if one.second != (steps[-1].first if steps else self.baseline.name):
+                break
+            steps.append(one)
+        return steps if len(steps) > 1 and steps[-1].first == self.lead else []
 
     @property
     def baseline(self) -> ComparedRow:
@@ -129,18 +133,6 @@ def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     found = _test([_cell(outcome, at, lead, central) for at in cells(outcome.axes)])
     contrasts = compute_contrasts(outcome.analysis, [{row.name: row for row in c.rows} for c in found])
     return [replace(c, contrasts=tuple(stated)) for c, stated in zip(found, contrasts, strict=True)]
-
-
-def _longest_path(contrasts: Sequence[Contrast], start: str, end: str) -> list[Contrast]:
-    """Return the longest chain of differences start − a, a − b, …, z − end; [] without one."""
-    paths: list[list[Contrast]] = [[]]
-    for step in contrasts:
-        if step.first == start:
-            others = [one for one in contrasts if step.first not in (one.first, one.second)]
-            rest = [] if step.second == end else _longest_path(others, step.second, end)
-            if rest or step.second == end:
-                paths.append([step, *rest])
-    return max(paths, key=len)
 
 
 def leading_row(names: Sequence[str], central: Collection[str], named: str = "") -> str:

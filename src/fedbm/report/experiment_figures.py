@@ -30,7 +30,7 @@ AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 def cell_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure of every seed's score per metric, and one of the leading row's differences if there are any."""
-    figures = [Figure(partial(draw_scores, comparison, colours, metric, HALF)) for metric in SHOWN]
+    figures = [Figure(partial(_draw_scores, comparison, colours, metric)) for metric in SHOWN]
     lead, colour = comparison.lead, colours[comparison.lead]
     rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colour))]
     title = f"Macro-F1 of {lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
@@ -38,7 +38,7 @@ def cell_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[
     return [*figures, _figure(rows, title, axis, HALF, AHEAD)] if rows else figures
 
 
-def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: str, width: float) -> str:
+def _draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: str) -> str:
     """Draw every seed's score as a dot, with the paper's mean ± std in grey."""
     rows = []
     for row in comparison.rows:
@@ -50,7 +50,7 @@ def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: s
     words, with_paper = SHOWN[metric], any(row.paper for row in rows)
     title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
     key = "tick: mean; grey: the paper" if with_paper else "tick: mean"
-    return dot_plot(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
+    return dot_plot(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", HALF)
 
 
 def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:

@@ -81,6 +81,7 @@ def experiments_report(
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
     unrecorded = [] if elsewhere is None else list_unrecorded(outcomes, elsewhere)
+    not_run = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
@@ -93,7 +94,7 @@ def experiments_report(
         title or "; ".join([TITLE] * bool(shared) + own),
         (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled(found)),
         parts,
-        _not_run(unrecorded),
+        (Section("Not run", "Experiments without a record.", (Findings(not_run),)),) if not_run else (),
         tuple(Note(number, *words) for words, number in notes.items()),
         reading(any(row.published for _, some in found for c in some for row in c.rows)),
         tuple(map(provenance, runs.values())),
@@ -118,12 +119,6 @@ def _number_notes(found: Found) -> Notes:
 def notes_of(outcome: Outcome) -> tuple[str, ...]:
     """Return the experiment's notes, for shipped experiments from their file."""
     return find_experiment(outcome.name).notes if outcome.name in shipped_experiments() else outcome.notes
-
-
-def _briefs(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
-    """Return the short verdicts of comparisons with a finished run."""
-    some = [(comparison, verdict) for comparison in found if comparison.lead for verdict in verdicts(comparison)]
-    return tuple(f"{comparison.title}: {verdict.brief}" for comparison, verdict in some if verdict.brief)
 
 
 # --- opening --------------------------------------------------------------------------------------------------------
@@ -236,17 +231,15 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         note = f"These runs are not part of any number above{but}. A row without seeds has no finished run."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
-    briefs = () if outcome.figure or outcome.search or outcome.confirmatory else _briefs(found)
-    if outcome.analysis and not outcome.confirmatory:
-        briefs = (*planned_verdict(found), *briefs)
-    return Part(outcome.title, tuple(blocks), count, briefs, notes=numbers)
+    summary = () if outcome.confirmatory else planned_verdict(found)
+    return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
 
 
 def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int], notes: Notes) -> Section:
     """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
     blocks: list[Block] = []
-    if not outcome.search and (sentences := tuple(verdict.sentence for verdict in verdicts(comparison))):
+    if not outcome.search and (sentences := tuple(verdicts(comparison))):
         blocks.append(Text(sentences, "verdict"))
     if detail != "none" and comparison.contrasts:
         several = any(one.found is not None and one.found.n > 1 for one in comparison.contrasts)
@@ -316,11 +309,6 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
         else:
             findings.append(Finding(False, sentence, items))
     return findings
-
-
-def _not_run(unrecorded: Sequence[Unrecorded]) -> tuple[Section, ...]:
-    items = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
-    return (Section("Not run", "Experiments without a record.", (Findings(items),)),) if items else ()
 
 
 # --- numbers for programs --------------------------------------------------------------------------------------------

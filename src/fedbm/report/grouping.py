@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fedbm.config.keys import SECTIONS
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, is_central, title_of
 from fedbm.runs.run_file_types import PartitionRecord
@@ -94,8 +95,15 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
 
 
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
-    """Return {"train.lr": 0.01, …} for these sections, without the seed and what the group's title contains."""
-    found = {f"{section}.{key}": value for section in sections for key, value in run.config.get(section, {}).items()}
+    """Return {"train.lr": 0.01, …} for these sections, without the seed and what the group's title contains.
+
+    A setting that is newer than the run has its default, with which it changes no result.
+    """
+    found: dict[str, Any] = {}
+    for section in sections:
+        options = METHODS.get(run.method) if section == "method" else SECTIONS.get(section)
+        defaults = {one.name: one.default for one in fields(options) if one.default is not None} if options else {}
+        found |= {f"{section}.{key}": value for key, value in {**defaults, **run.config.get(section, {})}.items()}
     if found.get("data.partition") == "file" and run.client_partition is not None:  # such as one made in Python
         found["data.partition"] = run.client_partition.kind
     return {key: value for key, value in found.items() if key not in NOT_A_SETTING}

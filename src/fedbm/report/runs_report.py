@@ -35,8 +35,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
     for comparison in comparisons:
         group = comparison.group
         first, *others = group_sections(group, group.title, colours, dots_of_seeds=True)
-        found = verdicts(comparison) if comparison.lead else ()
-        sentences = find_inequalities(group) or tuple(verdict.sentence for verdict in found)
+        sentences = find_inequalities(group) or tuple(verdicts(comparison) if comparison.lead else ())
         results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
         blocks = (results, *source_sections(group, group.title, colours), *others)
         parts.append(Part(group.title, blocks, summary=_summary(comparison)))

@@ -15,7 +15,6 @@ from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
 from fedbm.report.document import Block, Figure, Figures, Findings, Pairs, Section, Text
-from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
@@ -28,7 +27,7 @@ from fedbm.report.tables import Colours
 from fedbm.runs.run_view import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
-from fedbm.utils.text import format_bytes, format_count, format_seconds
+from fedbm.utils.text import format_count
 
 MAX_PARTITIONS_SHOWN = 3  # with more seeds, only the first partition is drawn
 CONVERGENCE = (
@@ -41,13 +40,6 @@ STARS = (
     "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
     "are each centred by their mean). "
 )
-PHASES = {
-    "train": "local training",
-    "generator": "generator",
-    "aggregate": "aggregation",
-    "evaluate": "evaluation",
-    "checkpoint": "checkpoints",
-}
 CURVES = (  # name, metric, axis
     ("Macro-F1", "f1", "macro-F1 on the test images, %"),
     ("Accuracy", "accuracy", "accuracy on the test images, %"),
@@ -288,29 +280,12 @@ def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
     )
     if not group.rows:
         return _figure_section("Bytes and time", note, {}, "No run has finished.")
-    labels = [(row.name, colours[row.name]) for row in group.rows]
-    cost = tables.cost_table(group, f"{name} cost", colours)
-
-    def column(key: str) -> list[float]:
-        return [float(row.cells[key].value or 0.0) for row in cost.rows]
-
-    def phase_seconds(run: RunView, phase: str) -> float:
-        return sum(float((record.seconds or {}).get(phase) or 0.0) for record in run.rounds)
-
-    traffic = {"sent to clients": column("sent"), "received from clients": column("received")}
-    seconds = {
-        words: [spread([phase_seconds(run, phase) for run in row.runs]).mean for row in group.rows]
-        for phase, words in PHASES.items()
-    }
-    known = [sum(each) for each in zip(*seconds.values(), strict=True)]
-    seconds["the rest"] = [max(0.0, total - some) for total, some in zip(column("seconds"), known, strict=True)]
-    captions = ("Bytes per round, mean over seeds", "Wall-clock time of a run by phase, mean over seeds")
-    figures = [
-        Figure(partial(stacked_bars, labels, parts, f"{caption}; {group.title}", write), caption)
-        for caption, parts, write in zip(captions, (traffic, seconds), (format_bytes, format_seconds), strict=True)
-    ]
-    target = tables.target_table(group, f"{name} target", colours)
-    return _figure_section("Bytes and time", note, {"Cost": figures}, "", (cost, *((target,) if target else ())))
+    made = (
+        tables.cost_table(group, f"{name} cost", colours),
+        tables.phase_table(group, f"{name} phases", colours),
+        tables.target_table(group, f"{name} target", colours),
+    )
+    return Section("Bytes and time", note, tuple(table for table in made if table), detail=True)
 
 
 def _figure_section(

@@ -24,6 +24,13 @@ BLOCKS = {
     "averaged": "Averaged model, after the last round",
 }
 CLASS_METRICS = {"n": "n", "precision": "Precision", "recall": "Recall", "f1": "F1"}
+PHASES = {
+    "train": "Local training",
+    "generator": "Generator",
+    "aggregate": "Aggregation",
+    "evaluate": "Evaluation",
+    "checkpoint": "Checkpoints",
+}
 Colours = Mapping[str, int]
 
 
@@ -149,6 +156,17 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
         "waiting for other runs on the same device."
     )
     return Table(name, make_columns(titles), tuple(rows), caption, small=True, detail=True)
+
+
+def phase_table(group: Group, name: str, colours: Colours) -> Table:
+    """Return the wall-clock time that one run spends in each phase: means over its seeds."""
+    rows = []
+    for row in group.rows:
+        seconds = {key: [sum(one.seconds.get(key, 0.0) for one in run.rounds) for run in row.runs] for key in PHASES}
+        cells = {key: mean_cell(values, "seconds") for key, values in seconds.items()}
+        rows.append(Row(row.name, cells, colour=colours[row.name]))
+    caption = "Wall time of one run by phase: means over the row’s seeds."
+    return Table(name, make_columns(PHASES), tuple(rows), caption, small=True, detail=True)
 
 
 def target_table(group: Group, name: str, colours: Colours) -> Table | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fedbm.errors import join_words
 from fedbm.experiments.paper_numbers import TRIALS
@@ -17,12 +16,6 @@ from fedbm.utils.text import format_count
 LEVEL = 0.05
 MAX_NAMED = 3  # rows that a sentence names
 METHOD_TITLES = [method.title for method in METHODS.values()]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    sentence: str
-    brief: str = ""  # for an overview; "" if the sentence does not belong there
 
 
 # --- in plain words -------------------------------------------------------------------------------------------------
@@ -88,7 +81,10 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     if not stated[0][1].tested:
         counts = [difference.n for *_, difference in stated]
         seeds = _count_seeds(max(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds"
-        return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
+        clear = [difference.n > 1 and not difference.low <= 0 <= difference.high for *_, difference in stated]
+        words = f"{'some of ' * any(clear)}these differences" if len(clear) > 1 else "this difference"
+        means = ": it suggests, but does not prove." if all(clear) else f". Chance alone may explain {words}."
+        return (*sentences, f"{about} This is an estimate from {seeds}, not a test{means}")
     by_chance = [
         f"to {one.second} on {cell}" if one.first == lead else f"between {one.first} and {one.second} on {cell}"
         for cell, one, difference in stated
@@ -153,27 +149,24 @@ def _count_seeds(seeds: int) -> str:
 # --- with statistics ------------------------------------------------------------------------------------------------
 
 
-def verdicts(comparison: ComparedGroup) -> list[Verdict]:
+def verdicts(comparison: ComparedGroup) -> list[str]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
         tested = [_contrast_verdict(one) for one in comparison.contrasts if one.tested]
-        diverged = [Verdict(sentence) for sentence in _diverged(comparison)]
-        return [*(tested or _ladder_verdict(comparison)), *diverged] if comparison.lead else []
+        return [*(tested or _ladder_verdict(comparison)), *_diverged(comparison)] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
-def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
+def _lead_verdicts(comparison: ComparedGroup) -> list[str]:
     """Compare the leading row with the best other row, and with FedAvg if that is another."""
     lead = comparison.leading
     if len(comparison.rows) == 1:
         return []
     if lead is None or not lead.runs:
-        sentence = _without_lead(lead)
-        return [Verdict(sentence, sentence)]
+        return [_without_lead(lead)]
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
-        sentence = f"{lead.name} cannot be compared: {_why_alone(comparison)}."
-        return [Verdict(sentence, sentence)]
+        return [f"{lead.name} cannot be compared: {_why_alone(comparison)}."]
     best, *fedavg = main_rivals(comparison)
     more = f", the best of {len(others)} others," if len(others) > 1 else ""
     found = [_verdict(lead, best, more, comparison.tests)]
@@ -181,7 +174,7 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     unequal = [row.name for row in others if set(row.by_seed()) != set(lead.by_seed())]
     if unequal:
         words = f"{join_words(unequal, 'and')} {'has' if len(unequal) == 1 else 'have'} other seeds than {lead.name}"
-        found.append(Verdict(f"{words}: compare the difference over the seeds that both have, not the means."))
+        found.append(f"{words}: compare the difference over the seeds that both have, not the means.")
     return [*found, *_tuned_values(lead)]
 
 
@@ -207,7 +200,7 @@ def _holds(corrected: float | None, found: Paired) -> bool:
     return corrected is not None and corrected < LEVEL and found.n >= MIN_SEEDS
 
 
-def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Verdict:
+def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> str:
     """Compare two rows over the seeds both have."""
     test, ours, theirs = other.tests["best"], lead.by_seed(), other.by_seed()
     found, holds = test.paired, _holds(test.corrected, test.paired)
@@ -226,14 +219,13 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
     if quarter is not None and quarter.p is not None:  # single rounds vary, a mean over many of them less
         evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
         last = f" Over the last quarter of the rounds, the difference is {_points(quarter)} ({evidence})."
-    return Verdict(
+    return (
         f"{lead.name} has {means[0]} macro-F1; {other.name}{more} has {means[1]}. The difference is {_points(found)} "
-        f"({_evidence(found, *corrected)}). {result}{needed}{last}",
-        f"{lead.name} − {other.name}{more.rstrip(',')}: {', '.join([_points(found), *corrected])}. {result}",
+        f"({_evidence(found, *corrected)}). {result}{needed}{last}"
     )
 
 
-def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
+def _ladder_verdict(comparison: ComparedGroup) -> list[str]:
     """State what each step of a ladder adds, and which steps are clear; [] without a ladder or if a step is missing."""
     steps = [(one.first, one.found) for one in comparison.ladder if one.found is not None]
     if len(steps) < max(2, len(comparison.ladder)):
@@ -256,21 +248,19 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
             sentences.append(f"{join_words(single, 'and')} {have} one seed and so no interval.")
     if len({tuple(one.by_seed) for one in comparison.ladder}) > 1:
         sentences.append("The steps have different seeds, so they do not add up to the whole difference.")
-    sentence = " ".join(sentences)
-    return [Verdict(sentence, sentence)]
+    return [" ".join(sentences)]
 
 
-def _contrast_verdict(contrast: Contrast) -> Verdict:
+def _contrast_verdict(contrast: Contrast) -> str:
     """Return a planned difference with the result of its test. A table has the rest."""
     found = contrast.found
     if found is None:
-        sentence = f"{contrast.name}: no seed has both runs."
-        return Verdict(sentence, sentence)
+        return f"{contrast.name}: no seed has both runs."
     assert contrast.corrected is not None
     holds = _holds(contrast.corrected, found)
     corrected = f"{p_value(contrast.corrected)} after Holm’s correction over {format_count(contrast.tests, 'test')}"
     result = f"{contrast.name}: {_points(found)} of macro-F1, {corrected}. {_established(found, holds)}"
-    return Verdict(result if holds else result + _describe_seeds_needed(found, contrast.tests), result)
+    return result if holds else result + _describe_seeds_needed(found, contrast.tests)
 
 
 def _points(found: Paired) -> str:
@@ -327,7 +317,7 @@ def _diverged(comparison: ComparedGroup) -> list[str]:
     ]
 
 
-def _tuned_values(lead: ComparedRow) -> list[Verdict]:
+def _tuned_values(lead: ComparedRow) -> list[str]:
     """State the values of the leading method's tuned options."""
     method, values = METHODS.get(lead.method), lead.runs[0].config["method"]
     if method is None or not method.tuned or lead.name != method.title:
@@ -335,10 +325,10 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     if not all(isinstance(values.get(key), int | float) for key in method.tuned):  # of another version, or damaged
         return []
     words = ", ".join(f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items())
-    return [Verdict(f"{lead.name} was run with one setting ({words}); others may give other scores.")]
+    return [f"{lead.name} was run with one setting ({words}); others may give other scores."]
 
 
-def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
+def _paper_verdicts(comparison: ComparedGroup) -> list[str]:
     """State which means differ from the paper's by more than both spreads explain; [] if none can be tested."""
     found = {row.name: test for row in comparison.rows if (test := _against_paper(row))}
     words = {name: f"{name} ({points(d)}{NO_BREAK}points, {p_value(p)})" for name, (d, p) in found.items()}
@@ -348,7 +338,6 @@ def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     if differ:
         names = join_words((words[name] for name in differ), "and")
         sentences.append(f"{names} differ{'s' * (len(differ) == 1)} from the paper’s macro-F1.")
-    brief = "".join(sentences)
     if others:
         rows = join_words((words[name] for name in others), "and")
         if len(others) > MAX_NAMED:
@@ -356,7 +345,7 @@ def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
             rows = f"{len(others)} {'other ' * bool(differ)}rows; {words[nearest]} has the smallest p"
         sentences.append(f"No difference from the paper’s macro-F1 is established for {rows}.")
     how = f"The test is Welch’s t-test against the paper’s three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected."
-    return [Verdict(" ".join([*sentences, how]), brief)] if found else []
+    return [" ".join([*sentences, how])] if found else []
 
 
 def _against_paper(row: ComparedRow) -> tuple[float, float] | None:

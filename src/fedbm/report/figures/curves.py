@@ -82,14 +82,6 @@ def curve_plot(curves: Sequence[Curve], title: str, axis: str) -> str:
     return (shared_plot if len(panels) <= MAX_SHARED_CURVES else small_plots)(curves, title, axis)
 
 
-def shared_plot(curves: Sequence[Curve], title: str, axis: str) -> str:
-    """Draw curves in one plot with their names at their ends.
-
-    A run that is not finished is thin, dashed and has no band, so that nobody takes it for a result.
-    """
-    return _named_lines(curves, title, axis, "round")
-
-
 def axis_plot(
     scores: Mapping[str, Mapping[int, Sequence[float]]],
     colours: Mapping[str, int],
@@ -104,7 +96,7 @@ def axis_plot(
         points = tuple(((at, 100 * value),) for at, values in by_place.items() for value in values)
         curve = Curve(name, colours[name], points, over_axis=True)
         curves.append(replace(curve, marks=tuple((at, found.mean) for at, found in curve.stats.items())))
-    return _named_lines(curves, title, axis, across, places)
+    return shared_plot(curves, title, axis, across, places)
 
 
 def small_plots(curves: Sequence[Curve], title: str, axis: str) -> str:
@@ -135,10 +127,13 @@ def small_plots(curves: Sequence[Curve], title: str, axis: str) -> str:
     return sheet.svg()
 
 
-def _named_lines(curves: Sequence[Curve], title: str, axis: str, across: str, places: Sequence[str] = ()) -> str:
-    """Draw lines over rounds, or over *places*, and write their names at the right.
+def shared_plot(
+    curves: Sequence[Curve], title: str, axis: str, across: str = "round", places: Sequence[str] = ()
+) -> str:
+    """Draw curves over rounds, or over *places*, in one plot with their names at the right.
 
-    A thin line connects an end with its name, unless the line ends at a round before the last.
+    A thin line connects an end with its name, unless the line ends at a round before the last. A run that is not
+    finished is thin, dashed and has no band, so that nobody takes it for a result.
     """
     lines = [curve for curve in curves if curve.stats]
     names = short_names([line.label for line in lines])

@@ -25,7 +25,8 @@ NEEDS = "% needs \\usepackage{booktabs,graphicx}; with pdflatex also \\usepackag
 SPECIAL = {sign: f"\\{sign}" for sign in "&%$#_{}"}
 SPECIAL |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 SPECIAL |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}  # LaTeX's default fonts print ¡, ¿ and —
-SPECIAL |= {"ⁿ": "\\textsuperscript{n}"}  # pdflatex does not know it
+SPECIAL |= {"ⁿ": "\\textsuperscript{n}"}  # pdflatex knows neither this nor the next three
+SPECIAL |= {"−": "\\ensuremath{-}", "≤": "\\ensuremath{\\leq}", "≥": "\\ensuremath{\\geq}"}
 CODE = re.compile(r"(?<![^\s(])'([^'\n]+)'(?!\w)")  # 'fedbm features RUN'
 FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # shrink only wide tables
 MAX_COLUMNS = 7  # without the row's name; a table with more is printed as two tables
@@ -73,13 +74,9 @@ def _blocks(blocks: Iterable[Block], title: str) -> list[str]:
             out.append(_paragraph(" ".join(block.sentences), block.code))
         elif isinstance(block, Findings):
             out += [_paragraph(one.text, one.code) for one in block.items]
-        elif isinstance(block, Table) and not all(_is_missing(row) for row in block.rows):
+        elif isinstance(block, Table) and any(not any(c.missing for c in row.cells.values()) for row in block.rows):
             out += [line for part in _parts(block) for line in _table(block, *part)]
     return out
-
-
-def _is_missing(row: Row) -> bool:
-    return any(cell.missing for cell in row.cells.values())
 
 
 def _paragraph(text: str, command: str = "") -> str:

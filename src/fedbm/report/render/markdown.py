@@ -22,11 +22,11 @@ from fedbm.report.document import (
 )
 from fedbm.report.format import format_cell, format_numbers
 
-MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
+MARKUP = re.compile(r"[\\|*`$~]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 
 
 def escape(text: str) -> str:
-    r"""Escape what would begin emphasis, code, a link, a tag or a cell, and join lines; change nothing else.
+    r"""Escape what would begin emphasis, code, a formula, a link, a tag or a cell, and join lines.
 
     >>> print(escape("a|b *c* _d_ λ_dis <b> p < 0.1 [e](f) `g` fedbm[text]"))
     a\|b \*c\* \_d\_ λ_dis &lt;b> p < 0.1 \[e](f) \`g\` fedbm[text]
