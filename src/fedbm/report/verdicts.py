@@ -69,9 +69,10 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         for name in dict.fromkeys(one.first for _, one, _ in known):
             own = [(one, difference) for _, one, difference in known if one.first == name]
             words = join_words([_compare(difference, one.second) for one, difference in own], "and")
-            if chosen := [_compare(one.chosen, one.second) for one, _ in own if one.chosen]:
-                without = "Without averaging over rounds, at the round chosen on validation, it was"
-                words += f". {without} {join_words(chosen, 'and')}"
+            chosen = [points(one.chosen.mean) for one, _ in own if one.chosen]
+            if len(chosen) == len(own):
+                moment = "at the round chosen on validation, without averaging over rounds"
+                words += f" ({join_words(chosen, 'and')} {moment})"
             sentences.append(f"On {cell}, {name}’s macro-F1 was {words}.")
         sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison) if known]
         stated += known
