@@ -33,6 +33,11 @@ def test_pixels_labels_and_columns_are_read(tmp_path) -> None:
     assert shades(decoded) == list(range(20))
 
 
+def test_a_column_may_be_called_like_an_array_of_medmnist(tmp_path) -> None:
+    np.savez(tmp_path / "game.npz", **arrays(), test_date=np.array(["2020"] * 20))
+    assert set(scan(tmp_path / "game.npz").columns) == {"writer", "test_date"}
+
+
 def test_colour_images_split_and_ids_are_read(tmp_path) -> None:
     small = arrays()
     more = {"split": np.array([0] * 7 + [1, 2, 2] + [0] * 7 + [1, 2, 2]), "ids": np.array([f"x{i}" for i in range(20)])}
