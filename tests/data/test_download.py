@@ -225,7 +225,7 @@ def test_a_restrictive_licence_must_be_accepted(
     [
         ("bloodmist", None, 'no data set is called "bloodmist" (did you mean "bloodmnist"?)'),
         ("bloodmnist", 32, "bloodmnist is published at 28, 64, 128 or 224 pixels, not at 32"),
-        ("digits", None, "nothing to download: digits is built into scikit-learn"),
+        ("digits", None, "digits is built into scikit-learn, nothing to download"),
         ("oct-c8", None, "download the archive and save it as DIR/oct-c8.zip"),
         ("kvasir", None, "https://datasets.simula.no/downloads/kvasir/kvasir-dataset-v2.zip"),
         ("ham10000", None, "https://doi.org/10.7910/DVN/DBW86T"),

@@ -210,6 +210,9 @@ def test_shards_cut_the_samples_sorted_by_class_into_equal_pieces() -> None:
     assert (counts % 3 == 0).all()
     assert shards(labels, train, 4, 2, 0).digest != shards(labels, train, 4, 2, 1).digest
     assert {len(client) for client in shards(labels, train, 5, 2, 0).clients} <= {4, 5, 6}  # 10 shards of 2 or 3
+    filled = [shards(labels, train[:6], 2, 2, seed, min_samples=3) for seed in range(20)]  # 4 shards of 1 or 2
+    assert [len(client) for partition in filled for client in partition.clients] == [3] * 40
+    assert {len(partition.moved) for partition in filled} == {0, 1}
 
 
 @pytest.mark.parametrize("each", [0, 6])
@@ -279,6 +282,11 @@ def test_each_value_of_a_column_is_a_client() -> None:
 def test_unusable_columns_are_refused(column, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence):
         by_column(SITES, np.arange(5), column)
+
+
+def test_a_value_is_held_out_once() -> None:
+    sites = {"site": np.array(["a", "b", "c"] * 4)}
+    assert by_column(sites, held_out=["a", "a"]).held_out_names == ("a",)
 
 
 def test_without_columns_the_error_says_how_to_add_one() -> None:

@@ -280,8 +280,9 @@ def shards(
     row = np.concatenate(list(_shuffled_classes(labels, train, rng)))
     parts, order = np.array_split(row, count), rng.permutation(count).reshape(clients, shards_per_client)
     settings = {"clients": clients, "shards_per_client": shards_per_client, "seed": seed, "min_samples": min_samples}
-    drawn = [np.concatenate([parts[shard] for shard in own]) for own in order]
-    return Partition(drawn, "shards", settings, labels=labels)
+    drawn = [np.concatenate([parts[shard] for shard in own]).tolist() for own in order]
+    moves = _fill_up(drawn, min_samples, rng)  # of shards with unequal sizes, a client may have drawn only small ones
+    return Partition(drawn, "shards", settings, tuple(moves), labels)
 
 
 def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:

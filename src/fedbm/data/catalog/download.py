@@ -38,7 +38,7 @@ def get(
     entry = find_entry(name)
     if not entry.md5:
         if not entry.by_hand:
-            raise FedBMError(f"nothing to download: {name} is {entry.origin}")
+            raise FedBMError(f"{name} is {entry.origin}")
         raise FedBMError(f"{name} cannot be downloaded automatically: {entry.by_hand.format(to=to / name)}")
     size = size or (entry.size if entry.size in SIZES else 128)
     if size not in SIZES:
@@ -86,12 +86,12 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
 
 def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
     """Download *url* to *target* and check its MD5 sum; resume an interrupted download."""
-    if target.exists():
-        if _md5(target) != md5:
-            raise FedBMError(f"{target} exists but has different content: move it away, or choose another folder")
-        return
     part = target.with_name(f"{target.name}.part")
     try:
+        if target.exists():
+            if _md5(target) != md5:
+                raise FedBMError(f"{target} exists but has different content: move it away, or choose another folder")
+            return
         part.parent.mkdir(parents=True, exist_ok=True)
         _append(url, part, progress)
         if (found := _md5(part)) != md5:
