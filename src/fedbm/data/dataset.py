@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -171,7 +172,7 @@ def load(
         check(DataOptions, key, value)
     if group and split in ("official", "stratified"):
         raise FedBMError(f'group = "{group}" has no effect with split = "{split}": use split = "grouped"')
-    if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
+    if value_range and not (len(value_range) == 2 and -math.inf < value_range[0] < value_range[1] < math.inf):
         text = ",".join(f"{value:g}" for value in value_range)
         raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {text}")
     if normalise == "own" and (mean or std):

@@ -259,6 +259,8 @@ def hold_out(partition: Partition, count: int) -> Partition:
         Partition(iid: 3 clients with 15 samples, 1 held out)
     """
     kept = len(partition.clients) - count
+    if partition.kind == "column":
+        raise FedBMError("the clients are values of a column: hold some out by name, by_column(held_out=…)")
     if partition.held_out or count < 1 or kept < 1:
         state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
         raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")

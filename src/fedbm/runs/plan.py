@@ -210,7 +210,7 @@ def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: 
         "iid": (iid, {}),
         "quantity": (quantity, beta | strict),
         "classes": (by_classes, {"classes_per_client": options.classes_per_client, **strict}),
-        "shards": (shards, {"shards_per_client": options.shards_per_client}),
+        "shards": (shards, {"shards_per_client": options.shards_per_client, **strict}),
     }
     draw, more = partitioners[options.partition]
     return draw(dataset, clients=clients, seed=seed, min_samples=options.min_samples, **more)
