@@ -137,7 +137,7 @@ def test_inspect_names_what_cannot_be_read(fedbm: Command, scans: Path, tmp_path
     assert not (tmp_path / "seen").exists()
     status, out, err = fedbm(*words, "--on-bad-file", "skip")
     assert (status, err) == (0, "")
-    assert "note: skipped 1 unreadable images, the first is cyst/notes" in out.splitlines()
+    assert "note: skipped 1 unreadable image, the first is cyst/notes" in out.splitlines()
 
 
 def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_chars74k_is_recognised_by_its_file_name(tmp_path) -> None:
     np.savez(tmp_path / "chars74k_hnd_16.npz", **characters)
     data = load("chars74k", folder=tmp_path, cache=tmp_path / "cache")
     assert (data.name, data.hflip, data.counts().tolist()) == ("chars74k", False, [[35] * 62, [5] * 62, [10] * 62])
-    other = load("chars74k", folder=tmp_path, cache=tmp_path / "cache", split_seed=1)
+    other = load("chars74k", folder=str(tmp_path), cache=tmp_path / "cache", split_seed=1)
     assert set(other.columns["writer"]) != set(data.columns["writer"])
     np.savez(tmp_path / "letters.npz", **characters)
     assert load(tmp_path / "letters.npz", cache=tmp_path / "cache").name == "letters"

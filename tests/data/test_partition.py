@@ -460,9 +460,12 @@ def test_a_partition_of_ones_own_is_made_of_lists() -> None:
     assert [client.tolist() for client in partition.clients] == [[0, 3], [1, 2], []]
     assert [client.dtype for client in (*partition.clients, *partition.held_out)] == [np.int64] * 4
     assert partition.digest == arrays.digest
+    assert "3 clients with 0–2 samples" in partition._repr_html_()
 
 
-@pytest.mark.parametrize("clients", [[0, 1], [[0.0, 1.0]], [[[0], [1]]], [[[0], [1, 2]]], [["a"]], [[True]], 5, None])
+@pytest.mark.parametrize(
+    "clients", [[0, 1], [[0.0, 1.0]], [[[0], [1]]], [[[0], [1, 2]]], [["a"]], [[True]], [], 5, None]
+)
 def test_a_partition_needs_whole_numbers_for_each_client(clients: Any) -> None:
     with pytest.raises(FedBMError, match=r"a partition needs a list of sample numbers for each client, such as"):
         Partition(clients, "mine")

@@ -185,7 +185,7 @@ def load(
     if label_column and table and not is_table(Path(name_or_path)):
         columns["labels"] = table
     with _explain_os_errors(name_or_path):
-        name, source = _locate(name_or_path, split_seed, size, folder or download_folder(), columns)
+        name, source = _locate(name_or_path, split_seed, size, Path(folder or download_folder()), columns)
         table_digest = sha256_file(table) if table else None
 
     def build() -> Decoded:
@@ -247,8 +247,9 @@ def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> D
     entry = _match_entry(name, index.catalog_name, index.classes)
     notes = [*_describe_entry(name, entry, index.catalog_name, concepts), *index.notes]
     if prepared.skipped:
-        notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
-    depth = prepared.images.shape[3]
+        count = format_count(len(prepared.skipped), "unreadable image")
+        notes.append(f"skipped {count}, the first is {prepared.skipped[0]}")
+    mean, std = choose_statistics(entry, prepared.images.shape[3])
     return Dataset(
         name=entry.name,
         classes=index.classes,
@@ -257,8 +258,8 @@ def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> D
         images=prepared.images,
         labels=index.labels,
         split=index.split,
-        mean=match_channels(entry.mean, depth),
-        std=match_channels(entry.std, depth),
+        mean=mean,
+        std=std,
         hflip=entry.hflip,
         vflip=entry.vflip,
         recommends=_select_recommendations(entry, index.columns),
@@ -378,11 +379,13 @@ def _select_recommendations(entry: Entry, columns: Mapping[str, object]) -> Reco
 
 
 def choose_statistics(
-    source: Entry | Dataset, channels: int, mean: Sequence[float], std: Sequence[float]
+    source: Entry | Dataset, channels: int, mean: Sequence[float] = (), std: Sequence[float] = ()
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel: the given ones, otherwise the source's."""
+    """Return mean and standard deviation of each channel: the given ones, otherwise the source's or their average."""
+    if not mean and not std and len(source.mean) == channels:
+        return source.mean, source.std
     if not mean and not std:
-        return match_channels(source.mean, channels), match_channels(source.std, channels)
+        return (sum(source.mean) / len(source.mean),) * channels, (sum(source.std) / len(source.std),) * channels
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
         raise FedBMError(
             f"mean and std must have {format_count(channels, 'number')} each, one per channel, and std must be above 0"
@@ -400,8 +403,3 @@ def _normalise_by_own(dataset: Dataset, name: str) -> Dataset:
     mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
     note = f"normalised by mean {mean} and standard deviation {std} of the training images of {name}"
     return replace(dataset, mean=pixels.mean, std=pixels.std, notes=(*dataset.notes, note))
-
-
-def match_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return one value per channel: *values*, or their average if the number of channels differs."""
-    return values if len(values) == channels else (sum(values) / len(values),) * channels
