@@ -21,7 +21,7 @@ from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_im
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
-from fedbm.data.readers.sample_index import Source, text_array
+from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, choose_split
 from fedbm.errors import FedBMError, did_you_mean
@@ -203,7 +203,7 @@ def load(
             raise FedBMError(
                 f'{name} has files of several frames, which split = "stratified" would separate: use grouped'
             )
-        entry = _match_entry(name, index.catalog_name, index.classes)
+        entry, _ = _match_entry(name, index, concepts)
         # Refuse mistakes before decoding, which may take long.
         concept_texts(entry, concepts)
         choose_split(index, split, group, split_seed, name)
@@ -244,8 +244,8 @@ def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> D
     """Return the data set of prepared images, with what the catalogue knows about its classes."""
     index = prepared.index
     assert index.split is not None
-    entry = _match_entry(name, index.catalog_name, index.classes)
-    notes = [*_describe_entry(name, entry, index.catalog_name, concepts), *index.notes]
+    entry, notes = _match_entry(name, index, concepts)
+    notes += index.notes
     if prepared.skipped:
         count = format_count(len(prepared.skipped), "unreadable image")
         notes.append(f"skipped {count}, the first is {prepared.skipped[0]}")
@@ -320,36 +320,28 @@ def _explain_os_errors(source: str | Path) -> Iterator[None]:
         raise FedBMError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
-def _match_entry(name: str, catalog_name: str | None, classes: tuple[str, ...]) -> Entry:
-    """Return the catalogue entry of the data, or a generic one.
+def _match_entry(name: str, index: SampleIndex, concepts: Mapping[str, str]) -> tuple[Entry, list[str]]:
+    """Return the catalogue entry of the data, or a generic one, and a note unless the user named the entry.
 
     Data with the classes of a catalogued data set have its concepts and colours, but keep their own name and the
     general settings. A copy is recognised by a name that begins with the data set's, such as ham10000_128.npz.
     """
-    if catalog_name is not None and catalog_name in CATALOG:
-        return CATALOG[catalog_name]
-    known = entry_for_classes(classes) if catalog_name is None else None
+    if named := CATALOG.get(index.catalog_name or ""):
+        return named, []
+    known = entry_for_classes(index.classes) if index.catalog_name is None else None
     if known is None:
-        return Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
-    return known if name.startswith(known.name) else replace(known, name=name, recommends={})
-
-
-def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts: Mapping[str, str]) -> list[str]:
-    """Return a note for the user if the entry was not chosen by name."""
-    known = CATALOG.get(catalog_name) if catalog_name else entry_for_classes(tuple(entry.classes))
-    if known is None:
-        if set(entry.classes) <= set(concepts):
-            return []
-        return [
+        note = (
             f"the catalogue has no data set with the classes of {name}: methods that use texts, such as FedBM, encode "
             "the class names with a language model (pip install 'fedbm[text]'), and may flip generated images"
-        ]
-    if catalog_name is not None or known.name == name:
-        return []
+        )
+        entry = Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in index.classes})
+        return entry, [] if set(entry.classes) <= set(concepts) else [note]
     same = f"{name} has the same classes as {known.name}, so its"
-    if entry is known:
-        return [f"{same} name, concepts, modality, colour statistics, flips and recommended settings are used"]
-    return [f"{same} concepts, modality, colour statistics and flips are used"]
+    if name.startswith(known.name):
+        note = f"{same} name, concepts, modality, colour statistics, flips and recommended settings are used"
+        return known, [] if name == known.name else [note]
+    note = f"{same} concepts, modality, colour statistics and flips are used"
+    return replace(known, name=name, recommends={}), [note]
 
 
 def check_image_shape(size: int | None, channels: int | None) -> None:
