@@ -275,6 +275,9 @@ def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert find_download("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
     assert find_download("kvasir", tmp_path, 256) == tmp_path / "kvasir_v1_512.npz"
+    (tmp_path / "pbc_128.npz").touch()
+    with pytest.raises(FedBMError, match=r"but size is 224: give .*pbc_128.npz as --data to enlarge it$"):
+        find_download("pbc", tmp_path, 224)  # 'fedbm data get' cannot fetch it
     (tmp_path / "pbc.zip").touch()
     assert find_download("pbc", tmp_path) == tmp_path / "pbc.zip"
     (tmp_path / "pbc").mkdir()

@@ -69,14 +69,16 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
         if f"{name}{ending}" in inside:
             return to / f"{name}{ending}"
     sized = {file: re.fullmatch(rf"{re.escape(name)}(?:_[a-z]\w*?)?(?:_(\d+))?\.npz", file) for file in sorted(inside)}
+    entry = find_entry(name)
     available = {int(found[1] or 28): to / file for file, found in sized.items() if found}
     if not available:
         return None
     largest = available[max(available)]
-    if enough := [pixels for pixels in available if pixels >= (size or find_entry(name).size)]:
+    if enough := [pixels for pixels in available if pixels >= (size or entry.size)]:
         return available[min(enough)]
     if size:
-        larger = next((f"run 'fedbm data get {name} --size {pixels}', or " for pixels in SIZES if pixels >= size), "")
+        published = [pixels for pixels in entry.md5 if pixels >= size]
+        larger = f"run 'fedbm data get {name} --size {min(published)}', or " if published else ""
         raise FedBMError(
             f"{name} is downloaded at {max(available)} × {max(available)} pixels, but size is {size}: {larger}"
             f"give {largest} as --data to enlarge it"
