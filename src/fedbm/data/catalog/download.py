@@ -123,10 +123,9 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
                     progress(have, total)
             stream.flush()
             os.fsync(stream.fileno())
-    if have < total:
-        raise FedBMError(
-            f"the connection was lost after {have:,} of {total:,} bytes of {url}: run the same command to resume"
-        )
+    if have < total or block is None:
+        size = f" of {total:,}" if total else ""
+        raise FedBMError(f"the connection was lost after {have:,}{size} bytes of {url}: run the same command to resume")
 
 
 def _open(url: str, have: int) -> HTTPResponse | None:
@@ -146,12 +145,12 @@ def _open(url: str, have: int) -> HTTPResponse | None:
         raise FedBMError(f"cannot reach {host} ({why}): is this machine online?") from error
 
 
-def _read(response: HTTPResponse) -> bytes:
-    """Return the next block, or b"" at the end or if the connection is lost. The caller compares the length."""
+def _read(response: HTTPResponse) -> bytes | None:
+    """Return the next block, b"" at the end, or None if it is known that the connection was lost."""
     try:
         return response.read(1 << 18)
     except (OSError, HTTPException):
-        return b""
+        return None
 
 
 def _md5(path: Path) -> str:
