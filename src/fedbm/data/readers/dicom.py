@@ -24,7 +24,7 @@ from fedbm.utils.text import format_count
 
 MISSING = 'reading it needs pydicom: pip install "fedbm[dicom]"'
 _MAGIC = slice(128, 132)  # these bytes of a DICOM file are DICM
-_OTHER_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")  # such files are not opened to look
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")  # such files are not opened to look
 
 
 def is_dicom(content: bytes | Path) -> bool:
@@ -39,7 +39,7 @@ def is_dicom(content: bytes | Path) -> bool:
 
 def expand_frames(index: SampleIndex) -> SampleIndex:
     """Return the index with one sample per DICOM frame. Add a column of patients if there is none."""
-    looks = [PurePosixPath(name).suffix.lower() not in _OTHER_ENDINGS for name in index.ids]
+    looks = [PurePosixPath(name).suffix.lower() not in IMAGE_ENDINGS for name in index.ids]
     headers: dict[int, tuple[int, str, bool]] = {}  # frames, patient and burnt-in text of each file
     for i, encoded in index.stream() if any(looks) else ():
         if isinstance(encoded, np.ndarray | Frame):  # such sources have no files

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.data.readers.file_tree import file_stamp, is_document, is_visible
+from fedbm.data.readers.dicom import IMAGE_ENDINGS
+from fedbm.data.readers.file_tree import file_stamp, is_visible
 from fedbm.data.readers.npz import scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
@@ -37,7 +38,7 @@ def find_json_files(root: Path) -> list[Path]:
     """Return the files in the folder and in train and test, or [] if there are other folders or images."""
     places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
     inside = [path for place in places for path in place.iterdir() if path not in places and is_visible(path.name)]
-    if any(path.is_dir() or not is_document(path.name) for path in inside):
+    if any(path.is_dir() or path.suffix.lower() in IMAGE_ENDINGS for path in inside):
         return []
     return sorted(path for path in inside if path.suffix.lower() == ".json")
 
