@@ -107,7 +107,10 @@ def test_prepare(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     images.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     status, again, err = fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path)
     assert (status, err) == (0, "")
-    assert f"note: the prepared copy {place[1]} was damaged (images.npy has the wrong checksum)" in again
+    assert (
+        f"note: the prepared copy {place[1]} was damaged (images.npy or the class names have the wrong checksum)"
+        in again
+    )
     assert images.read_bytes() == sound
 
 
@@ -134,7 +137,7 @@ def test_inspect_names_what_cannot_be_read(fedbm: Command, scans: Path, tmp_path
     assert not (tmp_path / "seen").exists()
     status, out, err = fedbm(*words, "--on-bad-file", "skip")
     assert (status, err) == (0, "")
-    assert "note: skipped 1 unreadable images, the first is cyst/notes" in out.splitlines()
+    assert "note: skipped 1 unreadable image, the first is cyst/notes" in out.splitlines()
 
 
 def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_help_teaches(fedbm: Command) -> None:
         ("get", "the following arguments are required: NAME. See 'fedbm data get --help'."),
         ("get pcb", 'no data set is called "pcb" (did you mean "pbc"?)'),
         ("get pbc", "Mendeley Data needs a browser"),
-        ("get digits", "nothing to download: digits is built into scikit-learn"),
+        ("get digits", "digits is built into scikit-learn, nothing to download"),
         ("get bloodmnist --size big", 'size must be a whole number, not "big"'),
         ("get bloodmnist --size 100", "bloodmnist is published at 28, 64, 128 or 224 pixels, not at 100"),
         (

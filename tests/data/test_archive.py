@@ -53,7 +53,7 @@ def test_outer_folders_and_hidden_files_are_ignored(tmp_path, ending) -> None:
 
 
 def test_backslashes_are_accepted(tmp_path) -> None:
-    path = make_zip(tmp_path / "pets.zip", FLAT)
+    path = make_zip(tmp_path / "pets.zip", {"cat/": b"", **FLAT})
     path.write_bytes(path.read_bytes().replace(b"cat/", b"cat\\").replace(b"dog/", b"dog\\"))
     assert shades(read_at(path)) == [0, 1, 2, 100, 101, 102]
 

@@ -176,6 +176,11 @@ def corrupt_manifest(place: Path) -> None:
     (place / "manifest.json").write_text('{"format": 1}')
 
 
+def change_type_in_manifest(place: Path) -> None:
+    manifest = json.loads((place / "manifest.json").read_text())
+    (place / "manifest.json").write_text(json.dumps({**manifest, "files": list(manifest["files"])}))
+
+
 def change_format(place: Path) -> None:
     manifest = json.loads((place / "manifest.json").read_text())
     (place / "manifest.json").write_text(json.dumps(manifest | {"format": 0}))
@@ -215,6 +220,7 @@ def move_a_sample(place: Path) -> None:
         truncate_images,
         remove_manifest,
         corrupt_manifest,
+        change_type_in_manifest,
         change_format,
         remove_labels,
         swap_labels_and_ids,
@@ -238,6 +244,10 @@ def test_verify_finds_a_flipped_bit(folder, cache) -> None:
     load(folder, size=16, cache=cache)
     flip_a_bit(only_entry(cache) / "images.npy")
     assert "wrong checksum" in load(folder, size=16, cache=cache, verify=True).notes[-1]
+    assert "damaged" not in load(folder, size=16, cache=cache, verify=True).notes[-1]
+    manifest = only_entry(cache) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"z-line"', '"z-lime"'))
+    assert load(folder, size=16, cache=cache, verify=True).classes == ("polyp_large", "z-line")
     assert "damaged" not in load(folder, size=16, cache=cache, verify=True).notes[-1]
 
 

@@ -193,8 +193,9 @@ def test_a_value_range_without_effect_or_order_is_refused(tmp_path) -> None:
     flat_folder(tmp_path / "pets")
     with pytest.raises(FedBMError, match="value_range has no effect, because no image is grey with more than 8 bits"):
         load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
-    with pytest.raises(FedBMError, match="value_range must be LOW,HIGH, such as 0,4095, not 5,1"):
-        load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=(5, 1))
+    for wrong, shown in (((5, 1), "5,1"), ((0, float("inf")), "0,inf")):
+        with pytest.raises(FedBMError, match=f"value_range must be LOW,HIGH, such as 0,4095, not {shown}"):
+            load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=wrong)
 
 
 def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:

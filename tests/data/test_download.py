@@ -31,6 +31,7 @@ class Served:
     cut_after: int | None = None  # bytes of a response before the connection is closed
     ranges: bool = True
     length: bool = True
+    chunked: bool = False
     status: int = 200
     requests: list[tuple[str, str | None]] = field(default_factory=list)  # (path, Range)
 
@@ -55,7 +56,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             self.send_response(206 if start else 200)
             if state.length:
                 self.send_header("Content-Length", str(len(body)))
+            if state.chunked:
+                self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
+            if state.chunked:
+                self.wfile.write(f"{len(body):x}\r\n".encode())
             self.wfile.write(body[: state.cut_after])
 
         def log_message(self, *_: object) -> None:
@@ -124,6 +129,15 @@ def test_a_server_without_content_length(served: Served, tmp_path: Path) -> None
     seen: list[tuple[int, int]] = []
     fetch(f"{served.url}/a", tmp_path / "a.npz", MD5, lambda done, total: seen.append((done, total)))
     assert (tmp_path / "a.npz").read_bytes() == CONTENT
+
+
+def test_a_lost_connection_is_noticed_without_content_length(served: Served, tmp_path: Path) -> None:
+    served.length, served.chunked, served.cut_after = False, True, 300_000
+    with pytest.raises(FedBMError, match=r"lost after 262,144 bytes of .* run the same command to resume"):
+        fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
+    served.chunked, served.cut_after = False, None
+    fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
+    assert [wanted for _, wanted in served.requests] == [None, "bytes=262144-"]
 
 
 @pytest.mark.parametrize("begun", [b"", CONTENT[:5000], b"of another file", CONTENT + b"too much"])
@@ -225,7 +239,7 @@ def test_a_restrictive_licence_must_be_accepted(
     [
         ("bloodmist", None, 'no data set is called "bloodmist" (did you mean "bloodmnist"?)'),
         ("bloodmnist", 32, "bloodmnist is published at 28, 64, 128 or 224 pixels, not at 32"),
-        ("digits", None, "nothing to download: digits is built into scikit-learn"),
+        ("digits", None, "digits is built into scikit-learn, nothing to download"),
         ("oct-c8", None, "download the archive and save it as DIR/oct-c8.zip"),
         ("kvasir", None, "https://datasets.simula.no/downloads/kvasir/kvasir-dataset-v2.zip"),
         ("ham10000", None, "https://doi.org/10.7910/DVN/DBW86T"),
@@ -275,6 +289,9 @@ def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert find_download("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
     assert find_download("kvasir", tmp_path, 256) == tmp_path / "kvasir_v1_512.npz"
+    (tmp_path / "pbc_128.npz").touch()
+    with pytest.raises(FedBMError, match=r"but size is 224: give .*pbc_128.npz as --data to enlarge it$"):
+        find_download("pbc", tmp_path, 224)  # 'fedbm data get' cannot fetch it
     (tmp_path / "pbc.zip").touch()
     assert find_download("pbc", tmp_path) == tmp_path / "pbc.zip"
     (tmp_path / "pbc").mkdir()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pictures import flat_folder, read_at, scan
+from pictures import flat_folder, read_at, save, scan
 
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
@@ -91,6 +91,19 @@ def test_identity_depends_on_seed_and_files(tmp_path) -> None:
     assert detect(tmp_path, 1).fingerprint != first
     write(tmp_path / "train" / "more.json", {"u": user([1])})
     assert detect(tmp_path).fingerprint != first
+
+
+def test_hidden_files_are_ignored(tmp_path) -> None:
+    make(tmp_path, 3)
+    (tmp_path / "train" / "._all_data_0.json").write_bytes(b"\0\5\x16\7")  # macOS writes such files on other disks
+    assert len(set(scan(tmp_path).columns["writer"])) == 3
+
+
+def test_a_json_file_next_to_images_is_not_femnist(tmp_path) -> None:
+    save(tmp_path / "0.png")
+    (tmp_path / "labels.json").write_text("{}")
+    with pytest.raises(FedBMError, match="contains no folders"):
+        detect(tmp_path)
 
 
 def test_a_folder_of_images_may_contain_a_json_file(tmp_path) -> None:

@@ -230,7 +230,23 @@ def test_stray_documents_are_ignored_and_counted(tmp_path) -> None:
         (tmp_path / "pets" / "cat" / name).write_text("not an image")
     data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
     assert len(data.labels) == 6
-    assert "ignored 3 files that are not images: cat/README, cat/labels.CSV, cat/notes.txt" in data.notes
+    assert "ignored 3 files that are not images of a class: cat/README, cat/labels.CSV, cat/notes.txt" in data.notes
+
+
+def test_images_outside_of_the_classes_are_counted(tmp_path) -> None:
+    pets = split_folder(tmp_path / "pets")
+    save(pets / "0.png")
+    save(pets / "train" / "1.png")
+    (pets / "labels.csv").write_text("")
+    assert scan(pets).notes == ("ignored 2 files that are not images of a class: 0.png, train/1.png",)
+
+
+def test_a_class_without_images_is_refused_also_if_there_is_a_prepared_copy(tmp_path) -> None:
+    flat_folder(tmp_path / "pets")
+    load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
+    (tmp_path / "pets" / "cow").mkdir()
+    with pytest.raises(FedBMError, match='class "cow" of pets has 0 images'):
+        load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("on_bad_file", ["refuse", "skip"])

@@ -26,6 +26,17 @@ def test_columns_are_joined_by_name_with_or_without_ending_and_folder(tmp_path, 
     }
 
 
+def test_names_may_contain_dots(tmp_path) -> None:
+    table = make(tmp_path, "image,site\n1.2.7,north\n1.2.8,south\n")
+    for ids in (
+        ["1.2.8", "1.2.7"],
+        ["1.2.8.dcm", "1.2.7.dcm"],
+        ["ct/1.2.8.dcm", "ct/1.2.7.dcm"],
+        ["a/1.2.8", "b/1.2.7"],
+    ):
+        assert join_metadata(table, ids)["site"].tolist() == ["south", "north"]
+
+
 def test_samples_with_the_same_name_in_two_folders_are_distinguished(tmp_path) -> None:
     table = make(tmp_path, "image,site\ncat/1,north\ndog/1,south\n")
     assert join_metadata(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]

@@ -33,6 +33,11 @@ def test_pixels_labels_and_columns_are_read(tmp_path) -> None:
     assert shades(decoded) == list(range(20))
 
 
+def test_a_column_may_be_called_like_an_array_of_medmnist(tmp_path) -> None:
+    np.savez(tmp_path / "game.npz", **arrays(), test_date=np.array(["2020"] * 20))
+    assert set(scan(tmp_path / "game.npz").columns) == {"writer", "test_date"}
+
+
 def test_colour_images_split_and_ids_are_read(tmp_path) -> None:
     small = arrays()
     more = {"split": np.array([0] * 7 + [1, 2, 2] + [0] * 7 + [1, 2, 2]), "ids": np.array([f"x{i}" for i in range(20)])}
@@ -83,7 +88,7 @@ def test_chars74k_is_recognised_by_its_file_name(tmp_path) -> None:
     np.savez(tmp_path / "chars74k_hnd_16.npz", **characters)
     data = load("chars74k", folder=tmp_path, cache=tmp_path / "cache")
     assert (data.name, data.hflip, data.counts().tolist()) == ("chars74k", False, [[35] * 62, [5] * 62, [10] * 62])
-    other = load("chars74k", folder=tmp_path, cache=tmp_path / "cache", split_seed=1)
+    other = load("chars74k", folder=str(tmp_path), cache=tmp_path / "cache", split_seed=1)
     assert set(other.columns["writer"]) != set(data.columns["writer"])
     np.savez(tmp_path / "letters.npz", **characters)
     assert load(tmp_path / "letters.npz", cache=tmp_path / "cache").name == "letters"

@@ -198,7 +198,7 @@ def test_a_class_with_fewer_samples_than_clients() -> None:
     assert {len(single.clients[move.target]) for move in single.moved} == {
         2
     }  # only clients with too few samples were filled
-    with pytest.raises(FedBMError, match="none of 100 draws gave each of the 5 clients"):
+    with pytest.raises(FedBMError, match="no draw gave each of the 5 clients"):
         by_classes(labels, train, 5, 1, 0, strict=True)
 
 
@@ -210,6 +210,12 @@ def test_shards_cut_the_samples_sorted_by_class_into_equal_pieces() -> None:
     assert (counts % 3 == 0).all()
     assert shards(labels, train, 4, 2, 0).digest != shards(labels, train, 4, 2, 1).digest
     assert {len(client) for client in shards(labels, train, 5, 2, 0).clients} <= {4, 5, 6}  # 10 shards of 2 or 3
+    filled = [shards(labels, train[:6], 2, 2, seed, min_samples=3) for seed in range(20)]  # 4 shards of 1 or 2
+    assert [len(client) for partition in filled for client in partition.clients] == [3] * 40
+    assert {len(partition.moved) for partition in filled} == {0, 1}
+    moved = next(seed for seed, partition in enumerate(filled) if partition.moved)
+    with pytest.raises(FedBMError, match="no draw gave each of the 2 clients at least 3 samples"):
+        shards(labels, train[:6], 2, 2, moved, min_samples=3, strict=True)
 
 
 @pytest.mark.parametrize("each", [0, 6])
@@ -241,6 +247,9 @@ def test_the_last_clients_are_held_out() -> None:
     for wrong, count in ((whole, 5), (whole, 0), (partition, 1)):
         with pytest.raises(FedBMError, match=f"cannot hold out {count} of a partition"):
             hold_out(wrong, count)
+    sites = {"site": np.array(["Bern", "Oslo"] * 6)}
+    with pytest.raises(FedBMError, match="hold some out by name"):
+        hold_out(by_column(sites), 1)
 
 
 def test_a_held_out_site_has_all_its_samples() -> None:
@@ -281,6 +290,11 @@ def test_unusable_columns_are_refused(column, sentence) -> None:
         by_column(SITES, np.arange(5), column)
 
 
+def test_a_value_is_held_out_once() -> None:
+    sites = {"site": np.array(["a", "b", "c"] * 4)}
+    assert by_column(sites, held_out=["a", "a"]).held_out_names == ("a",)
+
+
 def test_without_columns_the_error_says_how_to_add_one() -> None:
     with pytest.raises(FedBMError, match='no column "site": there are none; add one with a metadata table'):
         by_column({}, np.arange(5), "site")
@@ -301,7 +315,7 @@ def test_missing_samples_are_moved_from_the_largest_client_and_recorded() -> Non
     largest = sizes.index(24)
     assert [move.source for move in partition.moved] == [largest] * 6
     assert all(move.sample in partition.clients[move.target] for move in partition.moved)
-    with pytest.raises(FedBMError, match="none of 100 draws gave each of the 4 clients"):
+    with pytest.raises(FedBMError, match="no draw gave each of the 4 clients"):
         dirichlet(labels, train, 4, 1e-6, 0, strict=True)
 
 
@@ -446,9 +460,12 @@ def test_a_partition_of_ones_own_is_made_of_lists() -> None:
     assert [client.tolist() for client in partition.clients] == [[0, 3], [1, 2], []]
     assert [client.dtype for client in (*partition.clients, *partition.held_out)] == [np.int64] * 4
     assert partition.digest == arrays.digest
+    assert "3 clients with 0–2 samples" in partition._repr_html_()
 
 
-@pytest.mark.parametrize("clients", [[0, 1], [[0.0, 1.0]], [[[0], [1]]], [[[0], [1, 2]]], [["a"]], [[True]], 5, None])
+@pytest.mark.parametrize(
+    "clients", [[0, 1], [[0.0, 1.0]], [[[0], [1]]], [[[0], [1, 2]]], [["a"]], [[True]], [], 5, None]
+)
 def test_a_partition_needs_whole_numbers_for_each_client(clients: Any) -> None:
     with pytest.raises(FedBMError, match=r"a partition needs a list of sample numbers for each client, such as"):
         Partition(clients, "mine")

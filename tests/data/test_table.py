@@ -50,6 +50,28 @@ def test_semicolons_tabs_quotes_and_a_byte_order_mark_are_accepted(tmp_path, del
     assert scan(table).classes == (f"cat{delimiter} grey", "dog")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n\npath;label\nimages/0.png;cat\n",
+        'path;label;"age, sex, site"\nimages/0.png;cat;x\n',
+        ",path,label\n0,images/0.png,cat\n",  # pandas writes its index without a name
+        "path,label,,\nimages/0.png,cat,,\n",
+    ],
+)
+def test_blank_lines_commas_in_names_and_columns_without_a_name(tmp_path, text) -> None:
+    make(tmp_path)
+    (tmp_path / "table.csv").write_text(text)
+    index = detect(tmp_path / "table.csv").scan()
+    assert (index.ids, index.classes, "" in index.columns) == (["images/0.png"], ("cat",), False)
+
+
+def test_two_spellings_of_a_path_are_one_image(tmp_path) -> None:
+    """Otherwise an image could be in train and in test."""
+    with pytest.raises(FedBMError, match='contains the sample "images/0.png" twice'):
+        scan(make(tmp_path, [*ROWS, f"./{ROWS[0].replace('train', 'test')}"]))
+
+
 def test_numeric_labels_are_sorted_by_value(tmp_path) -> None:
     lines = [row.replace("cat", "10").replace("dog", "9") for row in ROWS]
     assert scan(make(tmp_path, lines)).classes == ("9", "10")
@@ -147,6 +169,21 @@ def test_parquet_needs_pyarrow_and_is_read_like_csv(tmp_path, monkeypatch) -> No
     assert index.columns["site"].tolist() == ["", "", "a", "b", "1", "1.5"]
 
 
+def test_names_with_dots_are_found_without_their_ending(tmp_path) -> None:
+    """DICOM files are often named by identifiers such as 1.2.840.7."""
+    for i in range(2):
+        save(tmp_path / "scans" / "deep" / f"1.2.840.{i}.png", i)
+        save(tmp_path / "bare" / "deep" / f"1.2.840.{i}.png", i).rename(tmp_path / "bare" / "deep" / f"1.2.840.{i}")
+    (tmp_path / "t.csv").write_text("file,dx\n1.2.840.1,dog\n1.2.840.0,cat\n")
+    for folder, ending in (("scans", ".png"), ("bare", "")):
+        index = detect(tmp_path / folder, labels=tmp_path / "t.csv", label_column="dx").scan()
+        assert index.ids == [f"deep/1.2.840.{i}{ending}" for i in (1, 0)]
+    (tmp_path / "t.csv").write_text("file,dx\na.b,dog\n")
+    save(tmp_path / "few" / "a.png")
+    save(tmp_path / "few" / "a.b.png")
+    assert detect(tmp_path / "few", labels=tmp_path / "t.csv", label_column="dx").scan().ids == ["a.b.png"]
+
+
 @pytest.mark.parametrize(
     ("head", "options", "note"),
     [
@@ -218,6 +255,8 @@ def test_one_hot_columns_are_labels(tmp_path) -> None:
         scan(make(tmp_path, with_sex, f"{head},sex"))
     index = detect(make(tmp_path, with_sex, f"{head},sex"), label_column="cat, dog").scan()
     assert (index.classes, list(index.columns)) == (("cat", "dog"), ["cow", "age", "sex"])
+    as_words = [row.replace("1.0", "True").replace("0.0", "False") for row in rows]  # as pandas writes them
+    assert detect(make(tmp_path, as_words, head), label_column="cat,dog").scan().labels.tolist() == [0, 1] * 3
     with pytest.raises(FedBMError, match="row 2 of .* has 0 labels"):
         detect(make(tmp_path, rows, head), label_column="cat,cow")
     with pytest.raises(FedBMError, match="row 1 of .* has a value other than 0 and 1 in cat and age"):
@@ -272,6 +311,7 @@ def test_excel_tables_are_read(tmp_path, monkeypatch) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     make(tmp_path)
     book = openpyxl.Workbook()
+    book.active["A3"] = ""  # the first two rows are empty
     for line in ["path,label,site,note", *(f"images/{i}.png,{i % 2},clinic {i},{i or ''}" for i in range(6))]:
         book.active.append([int(value) if value.isdecimal() else value or None for value in line.split(",")])
     book.active.append([None] * 6)

@@ -128,7 +128,7 @@ def test_select_goes_by_name() -> None:
     turned = small_concepts().select(["b", "a"])
     assert turned.texts == ("second", "first")
     assert torch.equal(turned.embeddings, EMBEDDINGS.flip(0))
-    with pytest.raises(FedBMError, match='"c": run fedbm concepts'):
+    with pytest.raises(FedBMError, match='no concept for the class "c", only for a, b: make a concept file'):
         small_concepts().select(["a", "c"])
 
 

@@ -193,7 +193,7 @@ def test_a_partition_made_in_python_is_of_these_training_samples(tiny: dict[str,
     refuse("the partition contains sample 5000, but digits has samples 0 to 1796", train, [5000])
     refuse("the partition contains sample -1", train, [-1])
     refuse(f"the partition contains sample {train[0]} more than once", train, train[:1])
-    refuse("the partition has no clients")
+    refuse("a partition needs a list of sample numbers for each client")
     few = make_plan(config, dataset=data, partition=fedbm.Partition((train[7:50], train[50:90]), "mine"))
     assert [len(client) for client in few.partition.clients] == [43, 40], "some may be left out on purpose"
     other = fedbm.load("digits", split_seed=1, split="stratified")

@@ -63,7 +63,7 @@ def open_or_build(
 
 
 def open_prepared(folder: Path, verify: bool) -> Decoded:
-    """Open *folder* and check it. Check the SHA-256 of the images only with *verify*.
+    """Open *folder* and check it. Check the images and the class names only with *verify*.
 
     The images are memory-mapped and shared. A process that changes pixels gets its own copy.
     """
@@ -71,32 +71,25 @@ def open_prepared(folder: Path, verify: bool) -> Decoded:
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
             raise DamagedError(f"its format is {manifest['format']}, not {FORMAT}")
-        arrays = {name: _open_array(folder, name, about, verify) for name, about in manifest["files"].items()}
-        if list(arrays["images"].shape) != manifest["shape"]:
+        arrays = {name: _open_array(folder, name, about) for name, about in manifest["files"].items()}
+        images, classes = arrays["images"], tuple(manifest["classes"])
+        if list(images.shape) != manifest["shape"]:
             raise DamagedError("images.npy has the wrong shape")
+        if verify and checksum(classes, images, arrays["labels"], arrays["split"]) != manifest["checksum"]:
+            raise DamagedError("images.npy or the class names have the wrong checksum")
         index = SampleIndex(
-            classes=tuple(manifest["classes"]),
+            classes=classes,
             labels=np.array(arrays["labels"]),
             split=np.array(arrays["split"]),
             ids=arrays["ids"].tolist(),
-            stream=lambda: enumerate(arrays["images"]),
+            stream=lambda: enumerate(images),
             columns={name: np.array(arrays[f"column-{i}"]) for i, name in enumerate(manifest["columns"])},
             catalog_name=manifest["catalog_name"],
             notes=tuple(manifest["notes"]),
         )
-        return Decoded(arrays["images"], index, tuple(manifest["skipped"]), checksum=manifest["checksum"])
-    except (FedBMError, OSError, ValueError, KeyError, TypeError) as error:
+        return Decoded(images, index, tuple(manifest["skipped"]), checksum=manifest["checksum"])
+    except (FedBMError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"it cannot be read: {error}") from error
-
-
-def remove_if_damaged(folder: Path) -> str:
-    """Check every byte, and remove the folder if it is damaged. Return the damage, or ''."""
-    try:
-        open_prepared(folder, verify=True)
-    except DamagedError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        return str(error)
-    return ""
 
 
 def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any]) -> None:
@@ -147,11 +140,11 @@ def checksum(
     return digest.hexdigest()
 
 
-def _open_array(folder: Path, name: str, expected: dict[str, Any], verify: bool) -> NDArray[Any]:
+def _open_array(folder: Path, name: str, expected: dict[str, Any]) -> NDArray[Any]:
     path = folder / f"{name}.npy"
     if path.stat().st_size != expected["bytes"]:
         raise DamagedError(f"{path.name} has the wrong length")
-    if (verify or name != "images") and sha256_file(path) != expected["sha256"]:
+    if name != "images" and sha256_file(path) != expected["sha256"]:
         raise DamagedError(f"{path.name} has the wrong checksum")
     array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     if not array.dtype.str[1:].startswith(_KINDS.get(name, "U")):

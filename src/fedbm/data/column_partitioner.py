@@ -49,6 +49,7 @@ def by_column(
         raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
     if train is None:
         train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(columns[column]))
+    held_out = list(dict.fromkeys(held_out))
     for name in held_out:
         if name not in columns[column]:
             near = did_you_mean(name, set(columns[column].tolist()))
@@ -70,7 +71,7 @@ def by_column(
     return Partition(
         [train[client_of == number] for number in trained],
         "column",
-        settings | ({"held_out": list(held_out)} if held_out else {}),
+        settings | ({"held_out": held_out} if held_out else {}),
         held_out=[np.flatnonzero(columns[column] == value) for value in held_out],
     )
 

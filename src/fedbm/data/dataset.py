@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_im
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
-from fedbm.data.readers.sample_index import Source, text_array
+from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, choose_split
 from fedbm.errors import FedBMError, did_you_mean
@@ -171,7 +172,7 @@ def load(
         check(DataOptions, key, value)
     if group and split in ("official", "stratified"):
         raise FedBMError(f'group = "{group}" has no effect with split = "{split}": use split = "grouped"')
-    if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
+    if value_range and not (len(value_range) == 2 and -math.inf < value_range[0] < value_range[1] < math.inf):
         text = ",".join(f"{value:g}" for value in value_range)
         raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {text}")
     if normalise == "own" and (mean or std):
@@ -184,7 +185,7 @@ def load(
     if label_column and table and not is_table(Path(name_or_path)):
         columns["labels"] = table
     with _explain_os_errors(name_or_path):
-        name, source = _locate(name_or_path, split_seed, size, folder or download_folder(), columns)
+        name, source = _locate(name_or_path, split_seed, size, Path(folder or download_folder()), columns)
         table_digest = sha256_file(table) if table else None
 
     def build() -> Decoded:
@@ -202,7 +203,7 @@ def load(
             raise FedBMError(
                 f'{name} has files of several frames, which split = "stratified" would separate: use grouped'
             )
-        entry = _match_entry(name, index.catalog_name, index.classes)
+        entry, _ = _match_entry(name, index, concepts)
         # Refuse mistakes before decoding, which may take long.
         concept_texts(entry, concepts)
         choose_split(index, split, group, split_seed, name)
@@ -243,11 +244,12 @@ def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> D
     """Return the data set of prepared images, with what the catalogue knows about its classes."""
     index = prepared.index
     assert index.split is not None
-    entry = _match_entry(name, index.catalog_name, index.classes)
-    notes = [*_describe_entry(name, entry, index.catalog_name, concepts), *index.notes]
+    entry, notes = _match_entry(name, index, concepts)
+    notes += index.notes
     if prepared.skipped:
-        notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
-    depth = prepared.images.shape[3]
+        count = format_count(len(prepared.skipped), "unreadable image")
+        notes.append(f"skipped {count}, the first is {prepared.skipped[0]}")
+    mean, std = choose_statistics(entry, prepared.images.shape[3])
     return Dataset(
         name=entry.name,
         classes=index.classes,
@@ -256,8 +258,8 @@ def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> D
         images=prepared.images,
         labels=index.labels,
         split=index.split,
-        mean=match_channels(entry.mean, depth),
-        std=match_channels(entry.std, depth),
+        mean=mean,
+        std=std,
         hflip=entry.hflip,
         vflip=entry.vflip,
         recommends=_select_recommendations(entry, index.columns),
@@ -318,36 +320,28 @@ def _explain_os_errors(source: str | Path) -> Iterator[None]:
         raise FedBMError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
-def _match_entry(name: str, catalog_name: str | None, classes: tuple[str, ...]) -> Entry:
-    """Return the catalogue entry of the data, or a generic one.
+def _match_entry(name: str, index: SampleIndex, concepts: Mapping[str, str]) -> tuple[Entry, list[str]]:
+    """Return the catalogue entry of the data, or a generic one, and a note unless the user named the entry.
 
     Data with the classes of a catalogued data set have its concepts and colours, but keep their own name and the
     general settings. A copy is recognised by a name that begins with the data set's, such as ham10000_128.npz.
     """
-    if catalog_name is not None and catalog_name in CATALOG:
-        return CATALOG[catalog_name]
-    known = entry_for_classes(classes) if catalog_name is None else None
+    if named := CATALOG.get(index.catalog_name or ""):
+        return named, []
+    known = entry_for_classes(index.classes) if index.catalog_name is None else None
     if known is None:
-        return Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
-    return known if name.startswith(known.name) else replace(known, name=name, recommends={})
-
-
-def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts: Mapping[str, str]) -> list[str]:
-    """Return a note for the user if the entry was not chosen by name."""
-    known = CATALOG.get(catalog_name) if catalog_name else entry_for_classes(tuple(entry.classes))
-    if known is None:
-        if set(entry.classes) <= set(concepts):
-            return []
-        return [
+        note = (
             f"the catalogue has no data set with the classes of {name}: methods that use texts, such as FedBM, encode "
             "the class names with a language model (pip install 'fedbm[text]'), and may flip generated images"
-        ]
-    if catalog_name is not None or known.name == name:
-        return []
+        )
+        entry = Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in index.classes})
+        return entry, [] if set(entry.classes) <= set(concepts) else [note]
     same = f"{name} has the same classes as {known.name}, so its"
-    if entry is known:
-        return [f"{same} name, concepts, modality, colour statistics, flips and recommended settings are used"]
-    return [f"{same} concepts, modality, colour statistics and flips are used"]
+    if name.startswith(known.name):
+        note = f"{same} name, concepts, modality, colour statistics, flips and recommended settings are used"
+        return known, [] if name == known.name else [note]
+    note = f"{same} concepts, modality, colour statistics and flips are used"
+    return replace(known, name=name, recommends={}), [note]
 
 
 def check_image_shape(size: int | None, channels: int | None) -> None:
@@ -377,11 +371,13 @@ def _select_recommendations(entry: Entry, columns: Mapping[str, object]) -> Reco
 
 
 def choose_statistics(
-    source: Entry | Dataset, channels: int, mean: Sequence[float], std: Sequence[float]
+    source: Entry | Dataset, channels: int, mean: Sequence[float] = (), std: Sequence[float] = ()
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel: the given ones, otherwise the source's."""
+    """Return mean and standard deviation of each channel: the given ones, otherwise the source's or their average."""
+    if not mean and not std and len(source.mean) == channels:
+        return source.mean, source.std
     if not mean and not std:
-        return match_channels(source.mean, channels), match_channels(source.std, channels)
+        return (sum(source.mean) / len(source.mean),) * channels, (sum(source.std) / len(source.std),) * channels
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
         raise FedBMError(
             f"mean and std must have {format_count(channels, 'number')} each, one per channel, and std must be above 0"
@@ -399,8 +395,3 @@ def _normalise_by_own(dataset: Dataset, name: str) -> Dataset:
     mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
     note = f"normalised by mean {mean} and standard deviation {std} of the training images of {name}"
     return replace(dataset, mean=pixels.mean, std=pixels.std, notes=(*dataset.notes, note))
-
-
-def match_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return one value per channel: *values*, or their average if the number of channels differs."""
-    return values if len(values) == channels else (sum(values) / len(values),) * channels

@@ -96,6 +96,8 @@ class Partition:
             if not isinstance(clients, Iterable):
                 raise FedBMError(NEEDS_LISTS)
             object.__setattr__(self, name, tuple(map(_sort_samples, clients)))
+        if not self.clients:
+            raise FedBMError(NEEDS_LISTS)
 
     def __repr__(self) -> str:
         sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
@@ -107,7 +109,8 @@ class Partition:
         """Draw the first clients × classes, or only the clients if the labels are not known."""
         from fedbm.report.figures.matrices import partition_bubbles  # this package imports data
 
-        labels = np.zeros(1 + max(map(np.max, self.clients)), int) if self.labels is None else self.labels
+        most = max(np.concatenate(self.clients).tolist(), default=0)
+        labels = np.zeros(1 + most, int) if self.labels is None else self.labels
         names = ["all"] if self.labels is None else [f"class {k}" for k in range(int(labels.max()) + 1)]
         counts, title = self.counts(labels, len(names)), escape(repr(self))
         if len(counts) > MAX_DRAWN:
@@ -206,8 +209,6 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
     Held-out clients may also have val and test samples.
     """
     decode(Settings, dict(partition.settings), f"settings of {where}")  # type: ignore[type-abstract]
-    if not partition.clients:
-        raise FedBMError(f"{where} has no clients")
     everyone = (*partition.clients, *partition.held_out)
     for place, client in enumerate(everyone):
         if not len(client):
@@ -259,6 +260,8 @@ def hold_out(partition: Partition, count: int) -> Partition:
         Partition(iid: 3 clients with 15 samples, 1 held out)
     """
     kept = len(partition.clients) - count
+    if partition.kind == "column":
+        raise FedBMError("the clients are values of a column: hold some out by name, by_column(held_out=…)")
     if partition.held_out or count < 1 or kept < 1:
         state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
         raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")

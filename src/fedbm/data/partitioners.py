@@ -246,6 +246,7 @@ def shards(
     shards_per_client: int = 2,
     seed: int = 0,
     min_samples: int = 2,
+    strict: bool = False,
 ) -> Partition:
     """Sort the samples by class, cut them into equal shards, and give each client *shards_per_client* of them.
 
@@ -259,9 +260,10 @@ def shards(
         shards_per_client: number of shards of each client.
         seed: seed of the shuffles.
         min_samples: least number of samples of a client.
+        strict: raise FedBMError instead of moving samples.
 
     Returns:
-        The partition.
+        The partition, with all moves recorded.
 
     Example:
         >>> import fedbm, numpy
@@ -280,8 +282,9 @@ def shards(
     row = np.concatenate(list(_shuffled_classes(labels, train, rng)))
     parts, order = np.array_split(row, count), rng.permutation(count).reshape(clients, shards_per_client)
     settings = {"clients": clients, "shards_per_client": shards_per_client, "seed": seed, "min_samples": min_samples}
-    drawn = [np.concatenate([parts[shard] for shard in own]) for own in order]
-    return Partition(drawn, "shards", settings, labels=labels)
+    drawn = [np.concatenate([parts[shard] for shard in own]).tolist() for own in order]
+    moves = _fill_up(drawn, min_samples, rng, strict)  # one shard may have a sample less than another
+    return Partition(drawn, "shards", settings, moves, labels)
 
 
 def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:
@@ -323,31 +326,32 @@ def _draw_partition(
     """Return the first draw that gives each client enough samples. If none does, fill up the last draw."""
     clients, seed, min_samples = settings["clients"], settings["seed"], settings["min_samples"]
     _check_sizes(samples, clients, min_samples)
-    moves: list[Move] = []
     for attempt in range(MAX_DRAWS):
         drawn = draw(numpy_rng(seed, "partition", attempt))
         if min(map(len, drawn)) >= min_samples:
             break
-    else:
-        if strict:
-            raise FedBMError(
-                f"none of {MAX_DRAWS} draws gave each of the {clients} clients at least {min_samples} samples: "
-                "use fewer clients or a larger beta, or remove strict_min_samples so that samples can be moved"
-            )
-        moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
-    return Partition(list(map(np.array, drawn)), kind, settings, tuple(moves), labels)
+    moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"), strict)
+    return Partition(list(map(np.array, drawn)), kind, settings, moves, labels)
 
 
-def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> list[Move]:
-    """Fill every client up to *min_samples* with random samples of the client that is largest at that moment."""
+def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator, strict: bool) -> tuple[Move, ...]:
+    """Fill every client up to *min_samples* with random samples of the client that is largest at that moment.
+
+    If *strict*, raise FedBMError instead.
+    """
     moves = []
     for target, client in enumerate(clients):
         while len(client) < min_samples:
+            if strict:
+                raise FedBMError(
+                    f"no draw gave each of the {len(clients)} clients at least {min_samples} samples: use fewer "
+                    "clients or a larger beta, or remove strict_min_samples so that samples can be moved"
+                )
             source = max(range(len(clients)), key=lambda number: len(clients[number]))
             sample = clients[source].pop(int(rng.integers(len(clients[source]))))
             client.append(sample)
             moves.append(Move(source, target, sample))
-    return moves
+    return tuple(moves)
 
 
 def _draw_cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> Ints:

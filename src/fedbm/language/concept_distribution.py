@@ -174,7 +174,8 @@ class ConceptDistribution:
     def select(self, classes: Sequence[str]) -> ConceptDistribution:
         """Return only these classes, in this order."""
         if unknown := [name for name in classes if name not in self.classes]:
-            raise FedBMError(f'there is no concept for the class "{unknown[0]}": run fedbm concepts --save again')
+            known = f"only for {shorten_list(self.classes, 5)}: make a concept file for these classes"
+            raise FedBMError(f'there is no concept for the class "{unknown[0]}", {known}')
         rows = [self.classes.index(name) for name in classes]
         return self.fit(classes, [self.texts[row] for row in rows], self.embeddings[rows], self.provenance)
 

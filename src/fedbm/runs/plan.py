@@ -146,7 +146,7 @@ def _digest_custom(config: Config, task: Task, make_body: Callable[[], nn.Module
     return {name: digest_of({name: what})[:8] for name, what in code.items()}
 
 
-def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
+def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None, verify: bool = False) -> Dataset:
     options = config.data
     return load(
         options.name,
@@ -166,6 +166,7 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
         concepts=config.concepts,
         cache=Path(config.engine.cache).expanduser() if config.engine.cache else None,
         folder=Path(config.engine.data_dir).expanduser() if config.engine.data_dir else None,
+        verify=verify,
         progress=progress,
     )
 
@@ -209,7 +210,7 @@ def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: 
         "iid": (iid, {}),
         "quantity": (quantity, beta | strict),
         "classes": (by_classes, {"classes_per_client": options.classes_per_client, **strict}),
-        "shards": (shards, {"shards_per_client": options.shards_per_client}),
+        "shards": (shards, {"shards_per_client": options.shards_per_client, **strict}),
     }
     draw, more = partitioners[options.partition]
     return draw(dataset, clients=clients, seed=seed, min_samples=options.min_samples, **more)

@@ -123,18 +123,12 @@ def prepare(args: argparse.Namespace, console: Console) -> None:
     """Decode a data set, and check every byte of its prepared copy."""
     import numpy as np
 
-    from fedbm.data.cache import remove_if_damaged
-
-    _, dataset = load_and_print(args, console)
-    folder = None  # the built-in digits need no prepared copy
-    if isinstance(dataset.images, np.memmap) and dataset.images.filename is not None:
-        folder = Path(dataset.images.filename).parent
-        if damage := remove_if_damaged(folder):
-            console.print(f"note: the prepared copy {folder} was damaged ({damage}) and is made again")
-            load_and_print(args, console)
-        console.print(f"prepared: {folder} ({dataset.images.nbytes / 1e6:,.0f} MB, every byte checked)")
+    _, dataset = load_and_print(args, console, verify=True)
+    assert isinstance(dataset.images, np.memmap)
+    folder = Path(str(dataset.images.filename)).parent
+    console.print(f"prepared: {folder} ({dataset.images.nbytes / 1e6:,.0f} MB, every byte checked)")
     if args.json:
-        print_json({**data_facts(dataset), "path": folder and str(folder)})
+        print_json({**data_facts(dataset), "path": str(folder)})
 
 
 def inspect(args: argparse.Namespace, console: Console) -> None:
@@ -196,7 +190,7 @@ def data_facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
+def load_and_print(args: argparse.Namespace, console: Console, verify: bool = False) -> tuple[Config, Dataset]:
     """Load the data set, decode it if necessary, and print its counts and notes."""
     from fedbm.cli.console_tables import table
     from fedbm.runs.plan import load_dataset
@@ -206,7 +200,7 @@ def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, 
     config = make_config(to_sections({**args.settings, "data": args.what}))
     config = check_config(replace(config, arguments=switches(args.settings)))
     with show_decoding(console) as progress:
-        dataset = load_dataset(config, progress)
+        dataset = load_dataset(config, progress, verify)
     counts = dataset.counts()
     rows = [(name, dataset.concepts[k], *counts[:, k], counts[:, k].sum()) for k, name in enumerate(dataset.classes)]
     rows.append(("all", "", *counts.sum(axis=1), counts.sum()))

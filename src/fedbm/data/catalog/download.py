@@ -38,7 +38,7 @@ def get(
     entry = find_entry(name)
     if not entry.md5:
         if not entry.by_hand:
-            raise FedBMError(f"nothing to download: {name} is {entry.origin}")
+            raise FedBMError(f"{name} is {entry.origin}")
         raise FedBMError(f"{name} cannot be downloaded automatically: {entry.by_hand.format(to=to / name)}")
     size = size or (entry.size if entry.size in SIZES else 128)
     if size not in SIZES:
@@ -69,14 +69,16 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
         if f"{name}{ending}" in inside:
             return to / f"{name}{ending}"
     sized = {file: re.fullmatch(rf"{re.escape(name)}(?:_[a-z]\w*?)?(?:_(\d+))?\.npz", file) for file in sorted(inside)}
+    entry = find_entry(name)
     available = {int(found[1] or 28): to / file for file, found in sized.items() if found}
     if not available:
         return None
     largest = available[max(available)]
-    if enough := [pixels for pixels in available if pixels >= (size or find_entry(name).size)]:
+    if enough := [pixels for pixels in available if pixels >= (size or entry.size)]:
         return available[min(enough)]
     if size:
-        larger = next((f"run 'fedbm data get {name} --size {pixels}', or " for pixels in SIZES if pixels >= size), "")
+        published = [pixels for pixels in entry.md5 if pixels >= size]
+        larger = f"run 'fedbm data get {name} --size {min(published)}', or " if published else ""
         raise FedBMError(
             f"{name} is downloaded at {max(available)} × {max(available)} pixels, but size is {size}: {larger}"
             f"give {largest} as --data to enlarge it"
@@ -86,12 +88,12 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
 
 def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
     """Download *url* to *target* and check its MD5 sum; resume an interrupted download."""
-    if target.exists():
-        if _md5(target) != md5:
-            raise FedBMError(f"{target} exists but has different content: move it away, or choose another folder")
-        return
     part = target.with_name(f"{target.name}.part")
     try:
+        if target.exists():
+            if _md5(target) != md5:
+                raise FedBMError(f"{target} exists but has different content: move it away, or choose another folder")
+            return
         part.parent.mkdir(parents=True, exist_ok=True)
         _append(url, part, progress)
         if (found := _md5(part)) != md5:
@@ -121,10 +123,9 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
                     progress(have, total)
             stream.flush()
             os.fsync(stream.fileno())
-    if have < total:
-        raise FedBMError(
-            f"the connection was lost after {have:,} of {total:,} bytes of {url}: run the same command to resume"
-        )
+    if have < total or block is None:
+        size = f" of {total:,}" if total else ""
+        raise FedBMError(f"the connection was lost after {have:,}{size} bytes of {url}: run the same command to resume")
 
 
 def _open(url: str, have: int) -> HTTPResponse | None:
@@ -144,12 +145,12 @@ def _open(url: str, have: int) -> HTTPResponse | None:
         raise FedBMError(f"cannot reach {host} ({why}): is this machine online?") from error
 
 
-def _read(response: HTTPResponse) -> bytes:
-    """Return the next block, or b"" at the end or if the connection is lost. The caller compares the length."""
+def _read(response: HTTPResponse) -> bytes | None:
+    """Return the next block, b"" at the end, or None if it is known that the connection was lost."""
     try:
         return response.read(1 << 18)
     except (OSError, HTTPException):
-        return b""
+        return None
 
 
 def _md5(path: Path) -> str:

@@ -10,8 +10,8 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from fedbm.utils.text import format_count
 
 MISSING = 'reading it needs pydicom: pip install "fedbm[dicom]"'
 _MAGIC = slice(128, 132)  # these bytes of a DICOM file are DICM
-_OTHER_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")  # such files are not opened to look
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")  # such files are not opened to look
 
 
 def is_dicom(content: bytes | Path) -> bool:
@@ -39,7 +39,7 @@ def is_dicom(content: bytes | Path) -> bool:
 
 def expand_frames(index: SampleIndex) -> SampleIndex:
     """Return the index with one sample per DICOM frame. Add a column of patients if there is none."""
-    looks = [PurePosixPath(name).suffix.lower() not in _OTHER_ENDINGS for name in index.ids]
+    looks = [PurePosixPath(name).suffix.lower() not in IMAGE_ENDINGS for name in index.ids]
     headers: dict[int, tuple[int, str, bool]] = {}  # frames, patient and burnt-in text of each file
     for i, encoded in index.stream() if any(looks) else ():
         if isinstance(encoded, np.ndarray | Frame):  # such sources have no files
@@ -48,7 +48,7 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
             headers[i] = header
     if not headers:
         return index
-    if _import_pydicom() is None:
+    if find_spec("pydicom") is None:
         first = index.ids[min(headers)]
         raise FedBMError(f"{len(headers)} of {len(looks)} files are DICOM, the first is {first}: {MISSING}")
     counts = np.array([headers[i][0] if i in headers else 1 for i in range(len(looks))])
@@ -96,11 +96,10 @@ def read_frame(
     if it is given, otherwise the ends of the file's window, otherwise the range of its stored bits. Raise ValueError
     if the frame cannot be read.
     """
-    pydicom = _import_pydicom()
-    if pydicom is None:
+    if find_spec("pydicom") is None:
         raise ValueError(f"a DICOM file: {MISSING}")
     pixels = import_module("pydicom.pixels")
-    file = pydicom.dcmread(content if isinstance(content, Path) else io.BytesIO(content))
+    file = import_module("pydicom").dcmread(content if isinstance(content, Path) else io.BytesIO(content))
     if number is None and int(file.get("NumberOfFrames") or 1) > 1:
         raise ValueError(f"a DICOM file with {file.NumberOfFrames} frames, but one image is expected")
     syntax = file.file_meta.TransferSyntaxUID
@@ -144,19 +143,10 @@ def _read_header(encoded: Encoded) -> tuple[int, str, bool] | None:
     except (OSError, FedBMError):  # a missing file or a corrupt member, reported when it is decoded
         return None
     try:
-        pydicom = _import_pydicom()
-        assert pydicom
         stream = content if isinstance(content, Path) else io.BytesIO(content)
         tags = ["NumberOfFrames", "PatientID", "BurnedInAnnotation"]
-        file = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=tags)
+        file = import_module("pydicom").dcmread(stream, stop_before_pixels=True, specific_tags=tags)
         burnt = str(file.get("BurnedInAnnotation") or "").upper() == "YES"
         return max(int(file.get("NumberOfFrames") or 1), 1), str(file.get("PatientID") or "").strip(), burnt
     except Exception:  # a damaged file raises many kinds of errors, and is reported when it is decoded
         return 1, "", False
-
-
-def _import_pydicom() -> ModuleType | None:
-    try:
-        return import_module("pydicom")
-    except ImportError:
-        return None

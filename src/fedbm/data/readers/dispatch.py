@@ -169,12 +169,12 @@ def _find_arrays(path: Path, seed: int) -> Source:
     name = path.stem.lower().partition("_")[0]  # the size may follow: bloodmnist.npz, bloodmnist_128.npz
     if "jpeg" in keys or "offsets" in keys:
         return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
-    if any(key.startswith(("train_", "val_", "test_")) for key in keys):
-        return Source(npz.fingerprint(path, "MedMNIST", name), lambda: npz.scan_medmnist(path, name))
     if keys >= {"images", "labels", "classes", "writer"} and name == "chars74k":
         return Source(npz.fingerprint(path, name, str(seed)), lambda: femnist.scan_chars74k(path, seed))
     if keys >= {"images", "labels", "classes"}:
         return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
+    if any(key.startswith(("train_", "val_", "test_")) for key in keys):
+        return Source(npz.fingerprint(path, "MedMNIST", name), lambda: npz.scan_medmnist(path, name))
     raise FedBMError(
         f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
         f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {npz.MEDMNIST_LAYOUT}"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
+from fedbm.data.readers.dicom import IMAGE_ENDINGS
 from fedbm.data.readers.file_tree import file_stamp, is_visible
 from fedbm.data.readers.npz import scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
@@ -34,10 +35,10 @@ UserData = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [n, H, W] and l
 
 
 def find_json_files(root: Path) -> list[Path]:
-    """Return the files in the folder and in train and test, or [] if there are other folders, which contain images."""
+    """Return the files in the folder and in train and test, or [] if there are other folders or images."""
     places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
-    inside = [path for place in places for path in place.iterdir() if path not in places]
-    if any(path.is_dir() and is_visible(path.name) for path in inside):
+    inside = [path for place in places for path in place.iterdir() if path not in places and is_visible(path.name)]
+    if any(path.is_dir() or path.suffix.lower() in IMAGE_ENDINGS for path in inside):
         return []
     return sorted(path for path in inside if path.suffix.lower() == ".json")
 

@@ -25,7 +25,7 @@ from fedbm.errors import FedBMError
 Stamp = tuple[int, int]  # two numbers that change when the file changes
 Entries = dict[str, Stamp | None]  # path from the root with slashes → stamp of a file, None for a folder
 
-_IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}  # written by file browsers
+_IGNORED = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}  # written by file browsers and servers
 # texts, documents and tables that people keep next to images
 _DOCUMENTS = (
     *(".txt", ".md", ".rtf", ".pdf", ".doc", ".docx", ".csv", ".tsv", ".xls", ".xlsx", ".json", ".xml", ".html"),
@@ -72,7 +72,8 @@ def open_zip(path: Path) -> FileTree:
         if info.flag_bits & 1:
             raise FedBMError(f"{path} is encrypted: unpack it, or create it without a password")
         inside = _check_member(path, _decode_name(info), stat.S_ISLNK(info.external_attr >> 16))
-        members.append((inside, None if info.is_dir() else (info.file_size, info.CRC)))
+        is_folder = info.filename.endswith(("/", "\\"))  # some programs write backslashes
+        members.append((inside, None if is_folder else (info.file_size, info.CRC)))
         name_of[inside] = info.filename
 
     def read(inside: str) -> bytes:
@@ -183,7 +184,7 @@ def _decode_name(info: zipfile.ZipInfo) -> str:
 
 def _check_member(path: Path, name: str, is_link: bool) -> str:
     """Return the path of a member in the archive. Refuse links and paths outside of the archive."""
-    inside = PurePosixPath(name.replace("\\", "/"))  # some programs write backslashes
+    inside = PurePosixPath(name.replace("\\", "/"))
     if ".." in inside.parts or inside.is_absolute() or PureWindowsPath(name).drive:
         raise FedBMError(f'{path} has a member "{name}" outside of the archive: do not trust it, or create it again')
     if is_link:

@@ -30,12 +30,15 @@ def find(tree: FileTree, root: str = "") -> Source:
     class_folders = [(subset, folder) for subset, top in subsets for folder in _list_folders(tree, top)]
     classes = tuple(sorted({normalize_name(basename(folder)) for _, folder in class_folders}))
     label_of = {name: label for label, name in enumerate(classes)}
-    labels, split, stamps, documents = [], [], {}, []
+    tops = dict.fromkeys([root, *(top for _, top in subsets)])
+    ignored = [path for top in tops for path in tree.files(top) if not is_document(path)]
+    labels, split, stamps, empty = [], [], {}, []
     for subset, folder in class_folders:
         found = tree.entries(folder)
         entries = {path: stamp for path, stamp in found.items() if stamp is None or not is_document(path)}
-        documents += [path for path in found if path not in entries]
+        ignored += [path for path in found if path not in entries]
         stamps.update(entries)
+        empty += [] if entries else [folder]
         labels += [label_of[normalize_name(basename(folder))]] * len(entries)
         split += [subset] * len(entries)
     if not any(stamps.values()):
@@ -47,9 +50,11 @@ def find(tree: FileTree, root: str = "") -> Source:
         raise FedBMError(f"{tree.where} has a folder inside a class folder, {shorten_list(inner, 1)}: {DEEPER}")
     ids = [normalize_name(path.removeprefix(f"{root}/")) for path in stamps]
     notes: tuple[str, ...] = ()
-    if documents:
-        count = format_count(len(documents), "file that is not an image", "files that are not images")
-        notes = (f"ignored {count}: {shorten_list(list(map(normalize_name, documents)), 3)}",)
+    if ignored:
+        count = format_count(
+            len(ignored), "file that is not an image of a class", "files that are not images of a class"
+        )
+        notes = (f"ignored {count}: {shorten_list(list(map(normalize_name, ignored)), 3)}",)
     index = SampleIndex(
         classes=classes,
         labels=np.array(labels, dtype=np.int64),
@@ -59,7 +64,8 @@ def find(tree: FileTree, root: str = "") -> Source:
         notes=notes,
     )
     files = [[name, *(stamp or ())] for name, stamp in zip(ids, stamps.values(), strict=True)]
-    return Source(digest_of({"files": files}), lambda: index)
+    more = {"empty": list(map(normalize_name, empty))} if empty else {}  # classes without images
+    return Source(digest_of({"files": files, **more}), lambda: index)
 
 
 def _find_subsets(tree: FileTree, root: str) -> list[tuple[int, str]]:

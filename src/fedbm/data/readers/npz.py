@@ -123,12 +123,24 @@ def scan_medmnist(path: Path, name: str) -> SampleIndex:
     """
     file = Npz(path, MEDMNIST_LAYOUT)
     file.require_arrays([f"{subset}_{kind}" for subset in SPLITS for kind in ("images", "labels")])
-    arrays = file.arrays([f"{subset}_labels" for subset in SPLITS])
-    parts = {subset: _read_medmnist_labels(file, subset, arrays[f"{subset}_labels"]) for subset in SPLITS}
-    shapes = {_read_medmnist_shape(file, subset, len(part)) for subset, part in parts.items()}
+    parts, shapes = [], set()
+    for key, given in file.arrays([f"{subset}_labels" for subset in SPLITS]).items():
+        several = given.ndim == 2 and given.shape[1] > 1
+        file.require(not several, "there are several labels for each image, but only one is supported")
+        valid = np.issubdtype(given.dtype, np.integer) and given.ndim in (1, 2) and not (given < 0).any()
+        file.require(valid, f"{key} are not whole numbers from 0 up")
+        parts.append(given.reshape(-1).astype(np.int64))
+        images = key.replace("labels", "images")
+        shape, dtype = file.shape_and_type(images)
+        volume = len(shape) == 5 or (len(shape) == 4 and shape[3] != 3)
+        size = "×".join(map(str, shape[1:]))
+        file.require(not volume, f"the images are 3-D ({size}), but only 2-D images are supported")
+        valid = len(shape) in (3, 4) and dtype == np.uint8 and shape[0] == len(given) and all(shape[1:])
+        file.require(valid, f"{images} are {dtype} {shape}, not {len(given)} uint8 images")
+        shapes.add(shape[1:])
     file.require(len(shapes) == 1, "the images of train, val and test have different sizes")
     height, width, *colours = shapes.pop()
-    labels = np.concatenate(list(parts.values()))
+    labels = np.concatenate(parts)
     last = int(labels.max(initial=0))
     file.require(last < len(labels), f"it has the label {last}, but only {len(labels)} images")
     entry = CATALOG.get(name)
@@ -138,32 +150,14 @@ def scan_medmnist(path: Path, name: str) -> SampleIndex:
     return SampleIndex(
         classes=classes,
         labels=labels,
-        split=np.repeat(np.arange(len(SPLITS), dtype=np.uint8), [len(part) for part in parts.values()]),
-        ids=[f"{subset} {i}" for subset, part in parts.items() for i in range(len(part))],
+        split=np.repeat(np.arange(len(SPLITS), dtype=np.uint8), [len(part) for part in parts]),
+        ids=[f"{subset} {i}" for subset, part in zip(SPLITS, parts, strict=True) for i in range(len(part))],
         stream=lambda: enumerate(image for subset in SPLITS for image in file.rows(f"{subset}_images")),
         catalog_name=name,
         size=usable_size(height, width),
         channels=3 if colours else 1,
         notes=() if entry else (f'the catalogue has no MedMNIST set "{name}": classes are named by their numbers',),
     )
-
-
-def _read_medmnist_shape(file: Npz, subset: str, count: int) -> tuple[int, ...]:
-    shape, dtype = file.shape_and_type(f"{subset}_images")
-    volume = len(shape) == 5 or (len(shape) == 4 and shape[3] != 3)
-    size = "×".join(map(str, shape[1:]))
-    file.require(not volume, f"the images are 3-D ({size}), but only 2-D images are supported")
-    valid = len(shape) in (3, 4) and dtype == np.uint8 and shape[0] == count and all(shape[1:])
-    file.require(valid, f"{subset}_images are {dtype} {shape}, not {count} uint8 images")
-    return shape[1:]
-
-
-def _read_medmnist_labels(file: Npz, subset: str, labels: NDArray[Any]) -> NDArray[np.int64]:
-    several = labels.ndim == 2 and labels.shape[1] > 1
-    file.require(not several, "there are several labels for each image, but only one is supported")
-    valid = np.issubdtype(labels.dtype, np.integer) and labels.ndim in (1, 2) and not (labels < 0).any()
-    file.require(bool(valid), f"{subset}_labels are not whole numbers from 0 up")
-    return labels.reshape(-1).astype(np.int64)
 
 
 def array_names(path: Path) -> set[str]:

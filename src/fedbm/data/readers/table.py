@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
+from posixpath import basename
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,26 @@ _USUAL = {
     "split": ("split",),
 }
 _BITS = {"0": False, "0.0": False, "1": True, "1.0": True}
+_NAMED_BITS = {**_BITS, "false": False, "true": True}  # not if the user does not name the columns
 
-# Metadata names a sample exactly, without file ending, or without file ending and folders.
-_SPELLINGS: tuple[Callable[[str], str], ...] = (
-    lambda name: name,
-    lambda name: str(PurePosixPath(name).with_suffix("")) if PurePosixPath(name).name else name,
-    lambda name: PurePosixPath(name).stem,
+
+def _remove_ending(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix("")) if PurePosixPath(name).name else name
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem
+
+
+# A table names a file exactly, without its ending or with another one, and with or without its folders. What to do with
+# the name of the file and with the name in the table, which may contain dots without having an ending: 1.2.840.7.
+_SPELLINGS: tuple[tuple[Callable[[str], str], Callable[[str], str]], ...] = (
+    (str, str),
+    (_remove_ending, str),
+    (_remove_ending, _remove_ending),
+    (basename, basename),
+    (_stem, basename),
+    (_stem, _stem),
 )
 
 
@@ -85,7 +100,7 @@ def find(
         stamps = [[name, *stamp_of[name]] for name in names]
         if unused := len(stamp_of) - len(set(names)):
             notes.append(f"not used, because {path.name} has no row for them: {format_count(unused, 'file')}")
-    check_distinct(names, str(path))
+    check_distinct(list(map(os.path.normpath, names)), str(path))
     classes, numbers = encode_labels([normalize_name(label) for label in labels])
     split = _read_split(path, names, table[split_key]) if split_key else None
     used = (path_key, *label_keys, split_key)
@@ -143,9 +158,9 @@ def _read_labels(table: Table, given: str, path_key: str, where: Path) -> tuple[
         raise FedBMError(_describe_missing(table, "label", where))
     labels = []
     for row, values in enumerate(zip(*(table[key] for key in keys), strict=True), start=1):
-        if not _BITS.keys() >= set(values):
+        if not _NAMED_BITS.keys() >= {value.lower() for value in values}:
             raise FedBMError(f"row {row} of {where} has a value other than 0 and 1 in {join_words(keys, 'and')}")
-        ones = [key for key, value in zip(keys, values, strict=True) if _BITS[value]]
+        ones = [key for key, value in zip(keys, values, strict=True) if _NAMED_BITS[value.lower()]]
         if len(ones) != 1:
             raise FedBMError(
                 f"row {row} of {where} has {len(ones)} labels in the columns {join_words(keys, 'and')}, but an image "
@@ -187,10 +202,10 @@ def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[
     top = f"{PurePosixPath(where).name}/"
     plain = [str(PurePosixPath(name.replace("\\", "/"))).removeprefix(top) for name in names]
     missing = list(names)
-    for spell in _SPELLINGS:
+    for spell_file, spell in _SPELLINGS:
         places: dict[str, list[str]] = {}
         for file in files:
-            places.setdefault(spell(file), []).append(file)
+            places.setdefault(spell_file(file), []).append(file)
         rows = [places.get(spell(name), []) for name in plain]
         if is_unique and (twice := next((row for row in rows if len(row) > 1), [])):
             raise FedBMError(f"{path} names an image that is twice in {where}, {' and '.join(twice)}: write its folder")
@@ -208,13 +223,13 @@ def join_metadata(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.str_]]
     table = read_table(path)
     most, problem = 0, f'no column of {path} contains the names of the samples, such as "{ids[0]}": add one'
     for key, values in table.items():
-        for spell in _SPELLINGS:
+        for spell_file, spell in _SPELLINGS:
             row_of = {spell(value): row for row, value in enumerate(values)}
-            rows = [row_of.get(spell(sample), -1) for sample in ids]
+            rows = [row_of.get(spell_file(sample), -1) for sample in ids]
             found = len(set(rows) - {-1})
             if found == len(ids):
                 times = Counter(map(spell, values))
-                if repeated := next((sample for sample in ids if times[spell(sample)] > 1), ""):
+                if repeated := next((sample for sample in ids if times[spell_file(sample)] > 1), ""):
                     raise FedBMError(f'the column {key} of {path} contains "{repeated}" more than once: keep one row')
                 return {name: text_array([some[row] for row in rows]) for name, some in table.items() if name != key}
             if found > most and -1 in rows:
@@ -239,32 +254,33 @@ def read_table(path: Path) -> Table:
 
 
 def parse_table(content: bytes, where: str) -> Table:
-    """Parse CSV with commas, semicolons or tabs, whichever is most frequent in the first line."""
+    """Parse CSV with commas, semicolons or tabs, whichever is most frequent in the names of the columns."""
     try:
         text = content.decode("utf-8-sig")
         if "\0" in text:  # UTF-16 without its mark, or a damaged file
             raise ValueError("null bytes")
     except ValueError as error:
         raise FedBMError(f"{where} is not UTF-8 text: save it as CSV in UTF-8") from error
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    delimiter = max(",;\t", key=re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0]).count)
     try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise FedBMError(f"{where} is not a valid CSV table: {error}") from error
     return _arrange_rows(rows, where)
 
 
 def _arrange_rows(rows: Sequence[Sequence[Any]], where: str) -> Table:
-    """Return columns by name. The first row contains the names."""
-    if len(rows) < 2:
+    """Return columns by name. The first row with values contains the names. Columns without a name are ignored."""
+    heads, *texts = [row for row in ([_to_text(value) for value in row] for row in rows) if any(row)] or [[]]
+    if not texts:
         raise FedBMError(f"{where} has no rows: it needs column names and one row per image")
-    heads = [_to_text(head) for head in rows[0]]
-    if "" in heads or len(set(heads)) < len(heads):
-        raise FedBMError(f"{where} must contain unique column names, not {', '.join(heads)}")
-    for number, row in enumerate(rows[1:], start=1):
+    named = [head for head in heads if head]
+    if len(set(named)) < len(named):
+        raise FedBMError(f"{where} must contain unique column names, not {', '.join(named)}")
+    for number, row in enumerate(texts, start=1):
         if len(row) != len(heads):
             raise FedBMError(f"row {number} of {where} has {len(row)} values for {len(heads)} columns ({row[0]}, …)")
-    return {head: [_to_text(row[i]) for row in rows[1:]] for i, head in enumerate(heads)}
+    return {head: [row[i] for row in texts] for i, head in enumerate(heads) if head}
 
 
 def _to_text(value: Any) -> str:
@@ -289,13 +305,12 @@ def _read_excel(path: Path) -> Table:
     """Read the first sheet."""
     try:
         sheet = import_module("openpyxl").load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        rows = [list(map(_to_text, row)) for row in sheet.iter_rows(values_only=True)]
+        rows = list(sheet.iter_rows(values_only=True))
     except ImportError as error:
         raise FedBMError(f'reading {path} needs openpyxl: pip install "fedbm[excel]", or save it as CSV') from error
     except Exception as error:  # a damaged workbook raises many kinds of errors: BadZipFile, KeyError, ParseError, …
         raise FedBMError(f"cannot read {path}: {error}") from error
-    width = max((i + 1 for i, head in enumerate(rows[0]) if head), default=0) if rows else 0  # formatted empty cells
-    return _arrange_rows([row[:width] for row in rows if any(row)], str(path))
+    return _arrange_rows(rows, str(path))
 
 
 def _read_split(path: Path, names: Sequence[str], words: Sequence[str]) -> NDArray[np.uint8]:
