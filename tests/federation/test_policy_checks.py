@@ -199,6 +199,15 @@ def test_a_person_reads_which_class_statistics_leave(method: str, statistics: st
     assert ("features" in request.text) == bool(statistics)
 
 
+def test_a_person_reads_that_scores_can_leave_even_if_they_stay_at_first(tiny: Any, tmp_path: Path) -> None:
+    """The rule can change between the first request, when the text is written, and the approval."""
+    deployed = make(tiny, tmp_path, EVALUATED)
+    set_policy(second(deployed), approval=True, scores=False)
+    deployed.serve()
+    [request] = list_requests(Path(str(second(deployed).config["state"])))
+    assert "confusion matrices (unless scores = false)" in request.text
+
+
 def test_scores_stay_at_a_site_that_keeps_them(tiny: Any, tmp_path: Path) -> None:
     deployed = make(tiny, tmp_path, EVALUATED)
     set_policy(second(deployed), scores=False)

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "name or address at which nodes reach the server (default: this machine)"
     task.add_argument("--host", default="127.0.0.1", help=text)
     add_count(task, "--port", None, "the server's port for nodes (default 443, the nginx proxy; without --host 8000)")
-    add_count(task, "--link-port", 8000, "the SuperLink's loopback port (default 8000)")
+    add_count(task, "--link-port", None, "the SuperLink's loopback port (default 8000; without --host as --port)")
     add_count(task, "--days", 730, "validity of the server's certificate in days (default 730)")
     text = "let nodes accept every run without an approval; this is the default without --host"
     task.add_argument("--rehearsal", action="store_true", help=text)
