@@ -215,7 +215,8 @@ def accept_terms(values: Any) -> Terms:
             and values["compression"] in ("none", "half", "delta")
             and (values["concepts"] is None or len(values["concepts"]["texts"]) == len(classes))
             and not config.model.init_weights
-            and type(values["evaluates"]) is bool
+            and {type(task["hflip"]), type(task["vflip"]), type(values["init_weights"]), type(values["evaluates"])}
+            == {bool}
             and (values["privacy"] is None or _is_private(values, config.method.shares))
         )
         if not sound:
