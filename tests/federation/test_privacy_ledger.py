@@ -130,7 +130,7 @@ def test_nothing_leaves_a_site_with_a_damaged_ledger(tiny: dict[str, Any], tmp_p
         (tmp_path / f"node-{client}" / "privacy.json").write_text("{")
     with pytest.raises(FedBMError, match="never had enough usable updates"):
         deployed.serve()
-    why = {line["why"] for line in events_of(deployed.state, "missed")}
+    why = {line["why"] for line in events_of(deployed.state, "refused")}
     assert why == {"it cannot count its privacy loss, so nothing leaves it; see its own log"}
 
 

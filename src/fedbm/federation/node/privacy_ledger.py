@@ -30,14 +30,20 @@ _LEDGER: Any = Keys({"format": Annotated[int, Range(FORMAT, FORMAT)], "runs": Ma
 
 
 def count_release(
-    path: Path, run: str, privacy: Mapping[str, float] | None, policy: Policy, request: str = "", most: int = 0
+    path: Path,
+    run: str,
+    privacy: Mapping[str, float] | None,
+    policy: Policy,
+    request: str = "",
+    most: int = 0,
+    write: bool = True,
 ) -> dict[str, Any] | None:
     """Count what may leave in *run*, and return the site's privacy loss at δ. Several processes can do so at once.
 
     *privacy* contains noise, clip and delta; it is None if what leaves has no noise, and so is the result. If
     anything ever left without noise, "epsilon_all_runs" is None and "bound" is "none". Raise Refusal if this would
     exceed the policy's ε, or *most* answers to this *request*, or if the file is damaged or cannot be written. Then
-    nothing is counted, and nothing may leave.
+    nothing is counted, and nothing may leave. Without *write* this is only a check, and nothing is counted either.
     """
     with _locked(path) as runs:
         entry = runs.setdefault(run, {"releases": [], "exact": False})
@@ -58,7 +64,8 @@ def count_release(
                 total = _loss(runs.values(), policy.delta)
                 if total is None or total > policy.max_epsilon:
                     raise Refusal("epsilon")
-        write_json(path, {"format": FORMAT, "runs": runs})
+        if write:
+            write_json(path, {"format": FORMAT, "runs": runs})
     if privacy is None:
         return None
     total = _loss(runs.values(), privacy["delta"])

@@ -81,6 +81,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "busy": "is still working on this run",
     "failed": "failed; see its own log",
 }
+SITE_RULES = ("policy", "answers", "method", "rounds", "counts", "noise", "epsilon", "few", "approval")
 
 
 class Refusal(Exception):
