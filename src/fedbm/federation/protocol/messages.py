@@ -243,7 +243,6 @@ def is_safe_name(name: Any) -> bool:
 class Census:
     """A node's description of itself."""
 
-    client: int
     name: str
     facts: Facts
     scored: dict[str, int]  # number of val and test images; empty if nodes do not evaluate
@@ -288,7 +287,6 @@ def read_census(
         if len(counts) != len(classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
             raise FedBMError("its label counts do not match its number of training images")
     return Census(
-        client=client,
         name=printable(read_field(body, "name", str)),
         facts=Facts(client, n, counts),
         scored=scored,
