@@ -51,7 +51,14 @@ def make_server(
     authority: Path, folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS, now: datetime | None = None
 ) -> None:
     """Write server.key and server.pem, valid for these names and addresses and signed with *authority*'s ca.key."""
-    signer, issuer = _read_authority_key(authority / "ca.key"), read_certificate(authority / "ca.crt")
+    path = authority / "ca.key"
+    check_private(path)
+    issuer = read_certificate(authority / "ca.crt")
+    try:
+        signer = load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
+        raise FedBMError(f"cannot read the authority's key {path}: {error}") from error
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = _make_key(folder / "server.key", PrivateFormat.PKCS8)
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
@@ -146,16 +153,6 @@ def write_private(path: Path, content: bytes) -> None:
 def _make_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(path, key.private_bytes(Encoding.PEM, form, NoEncryption()))
-    return key
-
-
-def _read_authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    check_private(path)
-    try:
-        key = load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise FedBMError(f"cannot read the authority's key {path}: {error}") from error
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
 
 
