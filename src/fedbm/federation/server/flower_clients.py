@@ -200,11 +200,12 @@ def no_images(side: str) -> str:
 
 def read_privacy_file(path: Path, delta: float) -> Privacy:
     """Return the privacy loss of each site at δ, as its node last reported it."""
-    if path.exists():
-        found = decode(Privacy, read_json(path), path, "; remove it: nodes report their losses again")
-        if found.delta == delta:
-            return found
-    return Privacy(delta, {})
+    if not path.exists():
+        return Privacy(delta, {})
+    found = decode(Privacy, read_json(path), path, "; remove it: nodes report their losses again")
+    if found.delta != delta:  # a node that does not answer again could not report its loss at the other δ
+        raise FedBMError(f"{path} has the losses at dp_delta = {found.delta:g}; resume the run with this dp_delta")
+    return found
 
 
 def save_privacy(path: Path, delta: float, client: int, loss: Mapping[str, Any]) -> None:
