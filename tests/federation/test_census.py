@@ -247,13 +247,18 @@ def terms(deployed: Deployed) -> dict[str, Any]:
         {"task": None},
         {"junk": 1},
         {"evaluates": 1},
+        {"init_weights": "no"},
+        {"task": {"hflip": "/etc/passwd"}},
+        {"task": {"vflip": [1]}},
         {"concepts": {"texts": ["a", "b", "c"], "checksum": "", "junk": 1}},
         {"concepts": {"texts": ["one"], "checksum": ""}},
     ],
 )
 def test_terms_that_a_node_does_not_accept(terms: dict[str, Any], change: dict[str, Any]) -> None:
     with pytest.raises(Refusal) as found:
-        accept_terms({**terms, **change})
+        accept_terms(
+            {**terms, **change} | ({"task": {**terms["task"], **change["task"]}} if change.get("task") else {})
+        )
     assert found.value.code == "terms"
 
 

@@ -19,7 +19,13 @@ pytest.importorskip("cryptography", reason="needs the flower extra")
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
 
 from fedbm.federation.deploy.certificates import (
     check_certificate,
@@ -115,13 +121,14 @@ def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Pa
         check_node_key(tmp_path / "gone.key", tmp_path / "node.pub")
     other = ed25519.Ed25519PrivateKey.generate()
     write_private(tmp_path / "other.key", other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    (tmp_path / "other.pub").write_bytes(other.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     with pytest.raises(FedBMError, match="not a key on the curve P-384"):
-        check_node_key(tmp_path / "other.key", tmp_path / "node.pub")
+        check_node_key(tmp_path / "other.key", tmp_path / "other.pub")
     os.chmod(tmp_path / "node.key", 0o640)
     with pytest.raises(FedBMError, match=r"others can read the private key .* \(mode 640\); run: chmod 600"):
         check_node_key(tmp_path / "node.key", tmp_path / "node.pub")
     write_private(tmp_path / "broken.key", b"nonsense")
-    with pytest.raises(FedBMError, match="cannot read the keys"):
+    with pytest.raises(FedBMError, match="cannot read the key .*broken.key"):
         check_node_key(tmp_path / "broken.key", tmp_path / "node.pub")
 
 
@@ -129,7 +136,7 @@ def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Pa
 def test_a_key_with_a_passphrase_is_one_sentence(tmp_path: Path) -> None:
     command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "secret", "-f", str(tmp_path / "node.key")]
     subprocess.run(command, check=True)
-    with pytest.raises(FedBMError, match="cannot read the keys .*password"):
+    with pytest.raises(FedBMError, match="cannot read the key .*password"):
         check_node_key(tmp_path / "node.key", tmp_path / "node.key.pub")
 
 

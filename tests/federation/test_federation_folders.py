@@ -104,6 +104,20 @@ def test_every_node_has_a_port(tmp_path: Path) -> None:
     assert "runtime_port = 65535" in (tmp_path / "study" / "hospital-3" / "node.toml").read_text(encoding="utf-8")
 
 
+def test_nodes_of_this_machine_connect_to_the_port_that_was_asked_for(tmp_path: Path) -> None:
+    for number, ports in enumerate([{"port": 9000}, {"link_port": 9000}, {"port": 9000, "link_port": 9000}]):
+        create(tmp_path / str(number), nodes=1, **ports)
+        server = read_settings(tmp_path / str(number) / "server", ServerSettings)
+        node = read_settings(tmp_path / str(number) / "hospital-1", NodeSettings)
+        assert (server.port, server.link_port, node.server) == (9000, 9000, "127.0.0.1:9000")
+
+
+@pytest.mark.parametrize("ports", [{"port": 8000}, {"link_port": 443}])
+def test_the_proxy_and_the_superlink_have_two_ports(ports: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(FedBMError, match="nginx and the SuperLink cannot both use port"):
+        create(tmp_path / "x", nodes=1, host="fl.example.org", **ports)
+
+
 def test_there_are_as_many_nodes_as_names(tmp_path: Path) -> None:
     assert [made.name for made in create(tmp_path / "x", names=["north", "south"])] == ["server", "north", "south"]
     assert "nodes = 2" in (tmp_path / "x" / "server" / "run.toml").read_text()

@@ -106,6 +106,47 @@ def test_a_run_waits_until_a_person_approves_it(tiny: Any, tmp_path: Path, monke
     assert len(events_of(state, "approved")) == 1
 
 
+def train_requests(deployed: Deployed, client: int) -> int:
+    [node] = [node for node in deployed.grid.nodes.values() if node.config["client"] == client]
+    return sum(request.metadata.message_type == "train" for request in node.requests)
+
+
+def test_no_node_trains_in_vain_while_a_needed_one_has_withdrawn_its_approval(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed = make(tiny, tmp_path, {"min_updates": 3, "max_round_attempts": 4}, rounds=3)
+    set_policy(second(deployed), approval=True)
+    state = Path(str(second(deployed).config["state"]))
+    monkeypatch.setattr(roster, "APPROVAL_POLL_S", 0.0)
+    sleeps: list[float] = []
+
+    def wait(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) in (4, 60):  # the second time long after the deadline of the second round
+            approve(state, list_requests(state)[0].digest)
+
+    def withdraw(request: Any, reply: Any) -> Any:
+        if request.metadata.message_type == "train" and not events_of(state, "approval_withdrawn"):
+            approve(state, list_requests(state)[0].digest, withdraw=True)
+        return reply
+
+    second(deployed).spoil = withdraw
+    monkeypatch.setattr(roster.time, "sleep", wait)
+    deployed.serve()
+    assert len(sleeps) >= 60
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1, 2]] * 3
+    assert train_requests(deployed, 0) == 4  # the second round twice
+
+
+def test_no_node_spends_privacy_in_vain_once_a_needed_one_has_reached_its_limit(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, {"dp_noise": 1.0, "min_updates": 3, "max_round_attempts": 5})
+    set_policy(second(deployed), max_epsilon=5.0)
+    with pytest.raises(FedBMError, match="never had enough usable updates"):
+        deployed.serve()
+    assert train_requests(deployed, 0) == 2
+    assert any("does not allow a larger privacy loss" in line["why"] for line in events_of(deployed.state, "refused"))
+
+
 @pytest.mark.parametrize("approval", [False, True])
 def test_too_few_nodes_never_make_a_round(
     approval: bool, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,6 +238,15 @@ def test_a_person_reads_which_class_statistics_leave(method: str, statistics: st
     assert "label counts" in request.text
     assert statistics in request.text
     assert ("features" in request.text) == bool(statistics)
+
+
+def test_a_person_reads_that_scores_can_leave_even_if_they_stay_at_first(tiny: Any, tmp_path: Path) -> None:
+    """The rule can change between the first request, when the text is written, and the approval."""
+    deployed = make(tiny, tmp_path, EVALUATED)
+    set_policy(second(deployed), approval=True, scores=False)
+    deployed.serve()
+    [request] = list_requests(Path(str(second(deployed).config["state"])))
+    assert "confusion matrices (unless scores = false)" in request.text
 
 
 def test_scores_stay_at_a_site_that_keeps_them(tiny: Any, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from fedbm.federation.deploy.certificates import make_authority, make_server, re
 from fedbm.federation.deploy.preflight import (
     check_data,
     check_server,
+    check_server_folder,
     describe_validity,
     describe_versions,
     split_address,
@@ -162,3 +163,12 @@ def test_another_version_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(flower, "version", lambda name: "1.43.0")
     with pytest.raises(FedBMError, match="flwr 1.43.0 is installed, but this version of fedbm needs flwr>=1.41,<1.43"):
         describe_versions()
+
+
+def test_a_new_certificate_without_its_new_key_is_named(keys: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(keys, tmp_path / "server")
+    assert len(check_server_folder(folder)) == 3
+    make_server(keys, tmp_path, ["127.0.0.1"])
+    shutil.copy(tmp_path / "server.pem", folder)
+    with pytest.raises(FedBMError, match="server.key is not the key of server.pem; .* copy both here"):
+        check_server_folder(folder)

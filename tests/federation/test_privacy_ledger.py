@@ -22,6 +22,7 @@ from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.node.privacy_ledger import count_release
 from fedbm.federation.protocol.flower_records import from_records
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE, Refusal
+from fedbm.federation.server.flower_clients import read_privacy_file, save_privacy
 from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.write import write_report
 from fedbm.runs.run_view import read_run
@@ -130,7 +131,7 @@ def test_nothing_leaves_a_site_with_a_damaged_ledger(tiny: dict[str, Any], tmp_p
         (tmp_path / f"node-{client}" / "privacy.json").write_text("{")
     with pytest.raises(FedBMError, match="never had enough usable updates"):
         deployed.serve()
-    why = {line["why"] for line in events_of(deployed.state, "missed")}
+    why = {line["why"] for line in events_of(deployed.state, "refused")}
     assert why == {"it cannot count its privacy loss, so nothing leaves it; see its own log"}
 
 
@@ -209,3 +210,12 @@ def test_two_runs_of_a_site(
         assert sentence in write_report([run], tmp_path / page).read_text(encoding="utf-8")
     assert main(["show", str(run)]) == 0
     assert f"privacy of client 0: ε ≤ 4.73 in this run, ε {words}" in capsys.readouterr().out
+
+
+def test_a_run_is_resumed_with_the_delta_at_which_its_losses_were_reported(tmp_path: Path) -> None:
+    """With another one, the summary would not contain the sites that do not answer again."""
+    file = tmp_path / "privacy.json"
+    save_privacy(file, 1e-5, 0, {"epsilon": 1.0, "epsilon_all_runs": 2.0, "bound": "finite"})
+    with pytest.raises(FedBMError, match="has the losses at dp_delta = 1e-05; resume the run with this dp_delta"):
+        read_privacy_file(file, 1e-6)
+    assert list(read_privacy_file(file, 1e-5).clients) == ["0"]

@@ -105,3 +105,12 @@ def test_privacy_loss_is_finite_or_null_or_refused(own: Any, total: Any) -> None
 def test_privacy_loss_of_another_form_is_refused(told: Any) -> None:
     with pytest.raises(FedBMError, match="its privacy loss cannot be read"):
         read_privacy({"privacy": told})
+
+
+def test_losses_that_are_nested_too_deep_are_refused() -> None:
+    nested: Any = 0.0
+    for depth in range(100_000):
+        nested = [nested]
+        if depth in (900, 99_999):
+            with pytest.raises(FedBMError, match="its losses cannot be read"):
+                read_losses({"losses": {"x": nested}, "seconds": 1.0})

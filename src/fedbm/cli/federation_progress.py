@@ -47,11 +47,9 @@ class StatusLog:
 
 def summarise(run: RunStatus) -> str:
     """Return round, phase, scores and times in one line."""
-    parts = [f"round {len(run.rounds)}/{run.status['rounds']} done", run.phase]
-    parts += [f"{side} {percent(run.status[side], 'accuracy')}" for side in ("val", "test")]
-    parts += [f"{format_duration(run.seconds_per_round)} per round"]
-    parts += [f"remaining {format_duration(run.seconds_remaining)}"]
-    return "  ".join(parts)
+    scores = "  ".join(f"{side} {percent(run.status[side], 'accuracy')}" for side in ("val", "test"))
+    times = f"{format_duration(run.seconds_per_round)} per round  remaining {format_duration(run.seconds_remaining)}"
+    return f"round {len(run.rounds)}/{run.status['rounds']} done  {run.phase}  {scores}  {times}"
 
 
 def describe_rejection(node: Mapping[str, Any]) -> str:

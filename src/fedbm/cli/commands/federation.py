@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -59,10 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task = add_task("init", text, "a folder that does not exist yet")
     add_count(task, "--nodes", None, "number of nodes (default: the number of names, or 3)")
     task.add_argument("--names", metavar="A,B,…", help="names of the nodes (default hospital-1, hospital-2, …)")
-    text = "name or address at which nodes reach the server (default: this machine)"
-    task.add_argument("--host", default="127.0.0.1", help=text)
+    task.add_argument("--host", default="127.0.0.1", help="where nodes reach the server (default: this machine)")
     add_count(task, "--port", None, "the server's port for nodes (default 443, the nginx proxy; without --host 8000)")
-    add_count(task, "--link-port", 8000, "the SuperLink's loopback port (default 8000)")
+    add_count(task, "--link-port", None, "the SuperLink's loopback port (default 8000; without --host as --port)")
     add_count(task, "--days", 730, "validity of the server's certificate in days (default 730)")
     text = "let nodes accept every run without an approval; this is the default without --host"
     task.add_argument("--rehearsal", action="store_true", help=text)
@@ -83,8 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--data", dest="images", default="", metavar="PATH", help=text)
 
     task = add_task("approve", "show the runs that wait for this site's approval, or approve one", "the node's folder")
-    text = "the digest of its terms as shown (default: show all requests)"
-    task.add_argument("digest", nargs="?", metavar="DIGEST", help=text)
+    task.add_argument("digest", nargs="?", metavar="DIGEST", help="of its terms, as shown (default: show all requests)")
     task.add_argument("--withdraw", action="store_true", help="withdraw the approval: the next request is refused")
 
     task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
@@ -107,8 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task = add_task("add", "make one more node: its folder, and its key at the server", WITH_AUTHORITY)
     task.add_argument("name", metavar="NAME", help="the node's name")
 
-    text = "make a new key for a node; the server refuses the old one after a restart"
-    task = add_task("rekey", text, WITH_AUTHORITY)
+    task = add_task("rekey", "make a new key for a node; a restarted server refuses the old one", WITH_AUTHORITY)
     task.add_argument("name", metavar="NAME", help="the node's name")
 
     task = add_task("renew", "make a new certificate for the server; nodes need no change", WITH_AUTHORITY)
@@ -147,8 +145,8 @@ def init(args: argparse.Namespace, console: Console) -> None:
     for site in made[1:]:
         console.print(f"node:      {site} (hand over the whole folder; its node.key is secret)")
     if is_here(args.host):
-        commands = f"fedbm federation partition {args.folder} && fedbm federation up {args.folder}"
-        console.print(f"to rehearse on this machine: {commands}")
+        place = shlex.quote(str(args.folder))
+        console.print(f"to rehearse on this machine: fedbm federation partition {place} && fedbm federation up {place}")
 
 
 def partition(args: argparse.Namespace, console: Console) -> None:

@@ -51,7 +51,14 @@ def make_server(
     authority: Path, folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS, now: datetime | None = None
 ) -> None:
     """Write server.key and server.pem, valid for these names and addresses and signed with *authority*'s ca.key."""
-    signer, issuer = _read_authority_key(authority / "ca.key"), read_certificate(authority / "ca.crt")
+    path = authority / "ca.key"
+    check_private(path)
+    issuer = read_certificate(authority / "ca.crt")
+    try:
+        signer = load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
+        raise FedBMError(f"cannot read the authority's key {path}: {error}") from error
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = _make_key(folder / "server.key", PrivateFormat.PKCS8)
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
@@ -94,14 +101,23 @@ def check_node_key(private: Path, public: Path) -> None:
     """Raise FedBMError unless *private* is a P-384 key that only its owner can read, and *public* its public half."""
     check_private(private)
     try:
-        key = load_ssh_private_key(private.read_bytes(), None)
-        other = load_ssh_public_key(public.read_bytes())
+        key = load_ssh_private_key(private.read_bytes(), None).public_key()
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
-        raise FedBMError(f"cannot read the keys {private} and {public.name}: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise FedBMError(f"{private} is not a key on the curve P-384; ask the operator for this node's folder again")
-    if key.public_key() != other:
+        raise FedBMError(f"cannot read the key {private}: {error}") from error
+    if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() != read_public_key(public):
         raise FedBMError(f"{public} is not the public half of {private.name}; they belong to two nodes")
+
+
+def read_public_key(path: Path) -> str:
+    """Return a node's public key in OpenSSH's format, without its comment; raise FedBMError if it is not P-384."""
+    try:
+        content = path.read_bytes()
+        key = load_ssh_public_key(content)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise FedBMError(f"cannot read {path}, the public key of a node: {error}; copy its node.pub again") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise FedBMError(f"{path} is not a key on the curve P-384; make one with ssh-keygen -t ecdsa -b 384")
+    return " ".join(content.decode().split()[:2])
 
 
 def check_private(path: Path) -> None:
@@ -137,16 +153,6 @@ def write_private(path: Path, content: bytes) -> None:
 def _make_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(path, key.private_bytes(Encoding.PEM, form, NoEncryption()))
-    return key
-
-
-def _read_authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    check_private(path)
-    try:
-        key = load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise FedBMError(f"cannot read the authority's key {path}: {error}") from error
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
 
 

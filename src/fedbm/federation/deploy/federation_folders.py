@@ -39,21 +39,26 @@ def create(
     names: Sequence[str] = (),
     host: str = HERE,
     port: int | None = None,
-    link_port: int = 8000,
+    link_port: int | None = None,
     days: int = certificates.SERVER_DAYS,
     rehearsal: bool = False,
 ) -> list[Path]:
     """Make a federation in *folder*, which must be new or empty, and return the folders of server and nodes.
 
-    By default there are as many nodes as *names*, or 3. Without *host*, nodes connect to the SuperLink on this machine;
-    otherwise to the nginx proxy at *port*, 443 by default. The nodes' rules are strict, unless they connect to this
-    machine or it is a *rehearsal*.
+    By default there are as many nodes as *names*, or 3. Without *host*, nodes connect to the SuperLink on this machine,
+    at *link_port* or *port*, 8000 by default; otherwise to the nginx proxy at *port*, 443 by default. The nodes' rules
+    are strict, unless they connect to this machine or it is a *rehearsal*.
     """
     nodes = nodes or len(names) or 3
     names = list(names) or [f"hospital-{number}" for number in range(1, nodes + 1)]
     if len(names) != nodes:
         raise FedBMError(f"{len(names)} names were given for {nodes} nodes; give one name for each node")
     check_names(list(names))
+    local = is_here(host)
+    link_port = link_port or (port if local and port else 8000)
+    port = port or (link_port if local else 443)
+    if port == link_port and not local:
+        raise FedBMError(f"nginx and the SuperLink cannot both use port {port}; choose another --port or --link-port")
     check_ports(link_port, nodes)
     if not is_host(host):
         raise FedBMError(
@@ -62,10 +67,7 @@ def create(
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} exists already and is not overwritten; choose another folder")
-    local = is_here(host)
-    server = ServerSettings(
-        host, port or (link_port if local else 443), link_port, ",".join(names), rehearsal=local or rehearsal
-    )
+    server = ServerSettings(host, port, link_port, ",".join(names), rehearsal=local or rehearsal)
     home = folder / "server"
     certificates.make_authority(folder / "authority", folder.resolve().name)
     make_server_certificate(folder, host, days)

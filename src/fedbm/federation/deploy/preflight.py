@@ -31,6 +31,12 @@ def check_server_folder(folder: Path) -> list[str]:
     """Check versions, key and certificate of the server's folder, and return lines that describe them."""
     certificates.check_private(folder / "server.key")
     certificates.check_signed(folder / "server.pem", folder / "ca.crt")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(folder / "server.pem", folder / "server.key")
+    except OSError as error:  # of OpenSSL, too
+        raise FedBMError(
+            f"{folder / 'server.key'} is not the key of server.pem; 'fedbm federation renew' makes both: copy both here"
+        ) from error
     return [describe_versions(), *(describe_validity(folder / name) for name in ("server.pem", "ca.crt"))]
 
 

@@ -117,7 +117,6 @@ def read_settings(folder: Path, kind: type[T]) -> T:
     values = _read_values(path)
     if kind is NodeSettings:
         values.pop("policy", None)
-        read_policy(folder)
     with prefix_errors(str(path)):
         settings = build_options(kind, values, "it")
         if isinstance(settings, ServerSettings):

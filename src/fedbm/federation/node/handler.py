@@ -192,6 +192,7 @@ class Handler:
         """
         method = self.terms.config.method
         shares_counts = "label_counts" in method.shares
+        self._count_release(policy, TRAIN, write=False)  # a node that cannot train any more does not take part
         if shares_counts:
             self._count_release(policy)
         body = {
@@ -307,14 +308,14 @@ class Handler:
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
         return round_, self.run.build(digests, pieces), received, saved
 
-    def _count_release(self, policy: Policy, kind: str = "") -> dict[str, Any] | None:
+    def _count_release(self, policy: Policy, kind: str = "", write: bool = True) -> dict[str, Any] | None:
         """Count a release before it is computed, and return the site's privacy loss, or None if the run adds no noise.
 
         Raise Refusal if the rules do not allow its loss, or if the run has had all its answers of this *kind*.
         """
         most = MAX_ANSWERS_PER_ROUND * self.terms.config.train.rounds
         path = Path(self.site.state) / "privacy.json"
-        return count_release(path, self.terms.run, self.terms.values["privacy"], policy, kind, most)
+        return count_release(path, self.terms.run, self.terms.values["privacy"], policy, kind, most, write)
 
     def _record(self, event: str, **facts: Any) -> None:
         head = server_head(self.request)

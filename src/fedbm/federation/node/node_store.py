@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fedbm.engine.checkpoint import ClientStates, load_tensors, save_tensors
+from fedbm.engine.checkpoint import load_tensors, save_tensors
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal, is_safe_name
 from fedbm.federation.protocol.packing import Packed, digest, unpack
@@ -75,15 +75,17 @@ class NodeStore:
         if counted == 0:
             return None
         try:
-            return ClientStates(self._folder / "clients", self._device, {self._client: counted}).load(self._client)
+            return load_tensors(self._path(counted), self._device)[0]
         except FedBMError as error:
             if fresh:
                 return None
             raise Refusal("lost") from error
 
     def keep(self, round_: int, state: State) -> None:
-        # a new object, because ClientStates.put() removes the state that the same object has read
-        ClientStates(self._folder / "clients", self._device, {}).put(self._client, round_, state)
+        save_tensors(self._path(round_), state, {})
+
+    def _path(self, round_: int) -> Path:
+        return self._folder / "clients" / f"{self._client}-{round_}.safetensors"
 
 
 def _read(path: Path) -> State | None:

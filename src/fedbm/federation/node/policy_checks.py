@@ -53,7 +53,7 @@ def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
         file, refusal = state / "approvals" / f"{terms.digest}.txt", Refusal("approval")
         refusal.repeated = file.exists()
         if not refusal.repeated and sum(not request.approved for request in list_requests(state)) < MAX_WAITING:
-            write_text(file, describe_terms(terms, policy))
+            write_text(file, describe_terms(terms))
         raise refusal
 
 
@@ -62,14 +62,14 @@ def has_few(policy: Policy, label_counts: Sequence[int]) -> bool:
     return any(0 < count < policy.min_per_class for count in label_counts)
 
 
-def describe_terms(terms: Terms, policy: Policy) -> str:
+def describe_terms(terms: Terms) -> str:
     """Return what a person must know to approve a run. What leaves comes before the server's class names."""
     config, privacy = terms.config, terms.values["privacy"]
     leaves = ["model updates", *([] if privacy else ["mean losses"]), "class names", "the number of training images"]
     leaves += ["label counts"] if "label_counts" in config.method.shares else []
     leaves += [config.method.class_statistics] if config.method.class_statistics else []
-    if terms.values["evaluates"] and policy.scores:
-        leaves += ["the numbers of val and test images", "confusion matrices"]
+    if terms.values["evaluates"]:  # the rule can change after this was written
+        leaves += ["the numbers of val and test images and confusion matrices (unless scores = false)"]
     noise = f"with noise multiplier {privacy['noise']:g}" if privacy else "without noise"
     names = ", ".join(json.dumps(printable(name), ensure_ascii=False) for name in terms.classes[:MAX_CLASSES])
     return (

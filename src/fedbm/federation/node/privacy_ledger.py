@@ -30,31 +30,42 @@ _LEDGER: Any = Keys({"format": Annotated[int, Range(FORMAT, FORMAT)], "runs": Ma
 
 
 def count_release(
-    path: Path, run: str, privacy: Mapping[str, float] | None, policy: Policy, kind: str = "", most: int = 0
+    path: Path,
+    run: str,
+    privacy: Mapping[str, float] | None,
+    policy: Policy,
+    request: str = "",
+    most: int = 0,
+    write: bool = True,
 ) -> dict[str, Any] | None:
     """Count what may leave in *run*, and return the site's privacy loss at δ. Several processes can do so at once.
 
     *privacy* contains noise, clip and delta; it is None if what leaves has no noise, and so is the result. If
     anything ever left without noise, "epsilon_all_runs" is None and "bound" is "none". Raise Refusal if this would
-    exceed the policy's ε, or *most* answers of this *kind*, or if the file at *path* is damaged or cannot be written.
-    Then nothing is counted, and nothing may leave.
+    exceed the policy's ε, or *most* answers to this *request*, or if the file is damaged or cannot be written. Then
+    nothing is counted, and nothing may leave. Without *write* this is only a check, and nothing is counted either.
     """
     with _locked(path) as runs:
         entry = runs.setdefault(run, {"releases": [], "exact": False})
-        if kind:
+        if request:
             answers = entry.setdefault("answers", {})
-            answers[kind] = answers.get(kind, 0) + 1
-            if answers[kind] > most:
+            answers[request] = answers.get(request, 0) + 1
+            if answers[request] > most:
                 raise Refusal("answers")
         if privacy is None:
             entry["exact"] = True
         else:
-            _add_release(entry["releases"], privacy)
+            kind = {key: privacy[key] for key in ("noise", "clip")}
+            known = next((item for item in entry["releases"] if kind.items() <= item.items()), None)
+            if known is None:
+                entry["releases"].append(known := {**kind, "count": 0})
+            known["count"] += 1
             if policy.max_epsilon is not None:
                 total = _loss(runs.values(), policy.delta)
                 if total is None or total > policy.max_epsilon:
                     raise Refusal("epsilon")
-        write_json(path, {"format": FORMAT, "runs": runs})
+        if write:
+            write_json(path, {"format": FORMAT, "runs": runs})
     if privacy is None:
         return None
     total = _loss(runs.values(), privacy["delta"])
@@ -77,16 +88,6 @@ def _locked(path: Path) -> Iterator[dict[str, Any]]:
             found: Any = read_json(path, remedy) if path.exists() else {"format": FORMAT, "runs": {}}
             decode(_LEDGER, found, path, remedy)
             yield found["runs"]
-
-
-def _add_release(releases: list[dict[str, Any]], privacy: Mapping[str, float]) -> None:
-    """Add one noisy update to the releases of a run."""
-    kind = {"noise": privacy["noise"], "clip": privacy["clip"]}
-    for known in releases:
-        if kind.items() <= known.items():
-            known["count"] += 1
-            return
-    releases.append({**kind, "count": 1})
 
 
 def _loss(runs: Collection[dict[str, Any]], delta: float) -> float | None:

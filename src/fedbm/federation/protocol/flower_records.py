@@ -101,23 +101,18 @@ def fetch(grid: Grid, message_id: str) -> Envelope | str | None:
     import httpx
 
     try:
-        replies = list(grid.pull_messages([message_id]))
+        for reply in grid.pull_messages([message_id]):
+            if reply.metadata.reply_to_message_id == message_id:
+                if reply.has_error():
+                    return f"no answer arrived: Flower reports error {int(reply.error.code)}"
+                return from_records(reply.content)
+        return None
     except httpx.HTTPError:  # of the SuperLink
         raise
-    except FedBMError as error:  # of limit_messages()
+    except FedBMError as error:  # of limit_messages() or from_records()
         return str(error)
     except Exception:  # Flower decodes what a node sent, and raises many kinds of errors
         return "its answer cannot be decoded"
-    for reply in replies:
-        if reply.metadata.reply_to_message_id != message_id:
-            continue
-        if reply.has_error():
-            return f"no answer arrived: Flower reports error {int(reply.error.code)}"
-        try:
-            return from_records(reply.content)
-        except FedBMError as error:
-            return str(error)
-    return None
 
 
 def limit_messages(most: int) -> None:

@@ -81,6 +81,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "busy": "is still working on this run",
     "failed": "failed; see its own log",
 }
+SITE_RULES = ("policy", "answers", "method", "rounds", "counts", "noise", "epsilon", "few", "approval")
 
 
 class Refusal(Exception):
@@ -215,7 +216,8 @@ def accept_terms(values: Any) -> Terms:
             and values["compression"] in ("none", "half", "delta")
             and (values["concepts"] is None or len(values["concepts"]["texts"]) == len(classes))
             and not config.model.init_weights
-            and type(values["evaluates"]) is bool
+            and {type(task["hflip"]), type(task["vflip"]), type(values["init_weights"]), type(values["evaluates"])}
+            == {bool}
             and (values["privacy"] is None or _is_private(values, config.method.shares))
         )
         if not sound:
@@ -241,7 +243,6 @@ def is_safe_name(name: Any) -> bool:
 class Census:
     """A node's description of itself."""
 
-    client: int
     name: str
     facts: Facts
     scored: dict[str, int]  # number of val and test images; empty if nodes do not evaluate
@@ -286,7 +287,6 @@ def read_census(
         if len(counts) != len(classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
             raise FedBMError("its label counts do not match its number of training images")
     return Census(
-        client=client,
         name=printable(read_field(body, "name", str)),
         facts=Facts(client, n, counts),
         scored=scored,

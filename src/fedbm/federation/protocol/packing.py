@@ -126,7 +126,8 @@ def unpack(packed: Packed, base: State | None = None) -> State:
     values = {}  # dtype on the wire → its tensors
     for wire, buffer in packed.buffers.items():
         sizes = [entry.numel for entry in entries if entry.wire == wire]
-        values[wire] = iter(torch.split(_tensor(buffer, DTYPES[wire]), sizes))
+        flat = torch.frombuffer(bytearray(buffer), dtype=DTYPES[wire]) if buffer else torch.empty(0, dtype=DTYPES[wire])
+        values[wire] = iter(torch.split(flat, sizes))
     state: State = {}
     for entry in entries:
         value = next(values[entry.wire]).reshape(entry.shape)
@@ -180,7 +181,3 @@ def _checksum(header: Mapping[str, Any], buffers: Mapping[str, bytes]) -> str:
     for wire in sorted(buffers):
         found.update(buffers[wire])
     return found.hexdigest()
-
-
-def _tensor(buffer: bytes, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(buffer), dtype=dtype) if buffer else torch.empty(0, dtype=dtype)

@@ -66,7 +66,7 @@ def _read(kind: type[T], value: Any, what: str) -> T:
     """Return *value* as *kind*. The message does not repeat any part of an answer."""
     try:
         return decode(kind, value, "the answer")
-    except FedBMError:
+    except (FedBMError, RecursionError):  # RecursionError: its values are nested too deep
         raise FedBMError(f"its {what} cannot be read") from None
 
 

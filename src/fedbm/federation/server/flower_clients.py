@@ -15,7 +15,7 @@ from fedbm.engine.round_record import ModelScores, PersonalScores
 from fedbm.engine.run_folder import FORMAT
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.flower_records import Envelope
-from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, explain_refusal, printable
+from fedbm.federation.protocol.messages import EVALUATE, SCORED, SITE_RULES, TRAIN, UPLOAD, explain_refusal, printable
 from fedbm.federation.protocol.reply_checks import (
     Form,
     NormHistory,
@@ -112,6 +112,8 @@ class FlowerCohort:
         content = reply.content
         if isinstance(content, Envelope):
             why = explain_refusal(content.body, self.roster.classes)
+            if content.body.get("code") in SITE_RULES:  # until they allow it, no other site trains in vain
+                del self.roster.peers[reply.client]
         else:
             why = content or f"no answer within {self.roster.options.deadline_s:g} s"
         missed, who = self.roster.missed_deadlines, self.roster.identify(reply.client)
@@ -198,11 +200,12 @@ def no_images(side: str) -> str:
 
 def read_privacy_file(path: Path, delta: float) -> Privacy:
     """Return the privacy loss of each site at δ, as its node last reported it."""
-    if path.exists():
-        found = decode(Privacy, read_json(path), path, "; remove it: nodes report their losses again")
-        if found.delta == delta:
-            return found
-    return Privacy(delta, {})
+    if not path.exists():
+        return Privacy(delta, {})
+    found = decode(Privacy, read_json(path), path, "; remove it: nodes report their losses again")
+    if found.delta != delta:  # a node that does not answer again could not report its loss at the other δ
+        raise FedBMError(f"{path} has the losses at dp_delta = {found.delta:g}; resume the run with this dp_delta")
+    return found
 
 
 def save_privacy(path: Path, delta: float, client: int, loss: Mapping[str, Any]) -> None:

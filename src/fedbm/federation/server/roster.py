@@ -181,16 +181,16 @@ class Roster:
                 raise FedBMError(explain_refusal(reply.body, self.classes))
             found = read_census(reply.body, self.terms, self._shares_counts, self.options.nodes, self._max_samples)
             check_equal(reply.body, terms=self.terms_digest)
-            if (found.client, found.name) != (owner.client, owner.name):
+            if (client := found.facts.client, found.name) != (owner.client, owner.name):
                 raise FedBMError(
-                    f'it claims to be client {found.client}, "{found.name}", but its key is registered for client '
+                    f'it claims to be client {client}, "{found.name}", but its key is registered for client '
                     f'{owner.client}, "{owner.name}"'
                 )
         except FedBMError as error:
             self._refuse(node, str(error))
             return
         del self._candidates[node]
-        self.peers[found.client] = Peer(node, found, found.holds)
+        self.peers[owner.client] = Peer(node, found, found.holds)
         self.audit.append(
             "joined",
             **owner.identify(),
