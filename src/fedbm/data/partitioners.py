@@ -287,6 +287,17 @@ def shards(
     return Partition(drawn, "shards", settings, moves, labels)
 
 
+# by the value of the option `partition`; an argument of a partitioner has the value of the option of the same name
+PARTITIONERS: dict[str, Callable[..., Partition]] = {
+    "dirichlet": dirichlet,
+    "balanced": balanced,
+    "iid": iid,
+    "quantity": quantity,
+    "classes": by_classes,
+    "shards": shards,
+}
+
+
 def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:
     labels = data.labels if isinstance(data, Dataset) else np.asarray(data)
     if labels.dtype.kind not in "iu" or (train is not None and np.ndim(train) != 1):

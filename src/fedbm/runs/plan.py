@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
 from fedbm.data.partition import Partition, check_partition, check_scored, hold_out, load_partition
-from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
+from fedbm.data.partitioners import PARTITIONERS
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words, shorten_list
 from fedbm.language.bundled import ENCODER, find_bundled
@@ -203,17 +204,10 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
 
 
 def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: int) -> Partition:
-    beta, strict = {"beta": options.beta}, {"strict": options.strict_min_samples}
-    partitioners: dict[str, tuple[Callable[..., Partition], dict[str, Any]]] = {
-        "dirichlet": (dirichlet, beta | strict),
-        "balanced": (balanced, beta),
-        "iid": (iid, {}),
-        "quantity": (quantity, beta | strict),
-        "classes": (by_classes, {"classes_per_client": options.classes_per_client, **strict}),
-        "shards": (shards, {"shards_per_client": options.shards_per_client, **strict}),
-    }
-    draw, more = partitioners[options.partition]
-    return draw(dataset, clients=clients, seed=seed, min_samples=options.min_samples, **more)
+    draw = PARTITIONERS[options.partition]
+    values = {**vars(options), "clients": clients, "seed": seed, "strict": options.strict_min_samples}
+    accepted = inspect.signature(draw).parameters.keys() - {"data", "train"}
+    return draw(dataset, **{name: values[name] for name in accepted})
 
 
 def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution:
