@@ -424,6 +424,15 @@ def test_no_process_outlives_its_parent(
     assert not list((tmp_path / "shared").glob("fedbm-*"))
 
 
+def test_a_reply_to_a_parent_that_has_ended_prints_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    replies = os.fdopen(writing, "w")
+    worker_process.reply(replies, client=1)
+    with pytest.raises(BrokenPipeError):
+        replies.close()
+
+
 def test_workers_are_for_a_cpu() -> None:
     device = torch.device("meta")
     labels = torch.zeros(1, dtype=torch.int64, device=device)

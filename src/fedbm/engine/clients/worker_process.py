@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -154,5 +155,6 @@ def serve(work: ClientWork, orders: queue.SimpleQueue[bytes], replies: IO[str]) 
 
 def reply(replies: IO[str], **values: Any) -> None:
     """Write one line to the parent process."""
-    replies.write(json.dumps(values) + "\n")
-    replies.flush()
+    with suppress(BrokenPipeError):  # the parent has ended, and read_orders() ends this process
+        replies.write(json.dumps(values) + "\n")
+        replies.flush()
