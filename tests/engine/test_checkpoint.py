@@ -224,6 +224,9 @@ def test_the_best_state_is_found_before_and_after_a_run_is_finished(tmp_path: Pa
     assert float(load_best(tmp_path, 3)["body.count"]) == 3
     best_path(tmp_path, 3).rename(tmp_path / "model.safetensors")
     assert float(load_best(tmp_path, 3)["body.count"]) == 3
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FedBMError, match=r"cannot read .*best-3\.safetensors"):
+        load_best(tmp_path, 3)
 
 
 @pytest.fixture(scope="module")

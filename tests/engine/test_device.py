@@ -61,7 +61,7 @@ def test_full_memory_while_the_images_are_on_the_gpu():
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("method", ["fedavg", "fedbm"])
+@pytest.mark.parametrize("method", ["fedavg", "fedbm", "fedgen"])
 @pytest.mark.parametrize("engine", ["reference", "captured"])
 def test_a_run_gives_the_same_bits_with_its_images_in_host_memory(engine, method, tmp_path, monkeypatch):
     """Training and evaluation; "auto" chooses the host if memory is short.

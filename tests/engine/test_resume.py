@@ -133,6 +133,23 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_lost(plan: Plan, unbroke
     assert_same_run(folder, unbroken)
 
 
+@pytest.mark.parametrize("damage", ["removed", "cut short"])
+@pytest.mark.parametrize("pattern", ["best-*.safetensors", "clients/*.safetensors"])
+def test_a_lost_or_damaged_file_of_a_checkpoint_is_reported_before_a_round(
+    tiny: dict[str, Any], tmp_path: Path, pattern: str, damage: str
+) -> None:
+    plan = plan_of({**tiny, **CASES["kept momentum"], "participation": 1.0}, tmp_path)
+    folder = stop_after(2, plan)
+    for path in folder.glob(pattern):
+        whole = path.read_bytes()
+        path.unlink() if damage == "removed" else path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FedBMError) as caught:
+        play(plan)
+    assert str(caught.value).startswith(f"cannot read {folder}/{pattern.partition('*')[0]}")
+    assert str(caught.value).endswith(f"; put the file back, or remove {folder} to start this run over")
+    assert len((folder / "rounds.jsonl").read_text().splitlines()) == 2
+
+
 def test_without_its_checkpoint_a_run_starts_over(plan: Plan, unbroken: Path) -> None:
     folder = stop_after(2, plan)
     (folder / "checkpoint.safetensors").unlink()

@@ -276,13 +276,13 @@ def test_the_store_is_mapped_and_what_was_changed_in_memory_is_not_read_from_it(
     np.save(tmp_path / "images.npy", np.arange(600, dtype=np.uint8).reshape(300, 2))
     spare = tmp_path / "spare.npy"
     stored = np.load(tmp_path / "images.npy", mmap_mode="c")
-    assert Path(worker_process.share_array(stored, spare).path) == tmp_path / "images.npy"
+    assert worker_process.share_array(stored, spare) == tmp_path / "images.npy"
     assert not spare.exists()
     stored[299, 1] += 1
-    for array in (stored, stored[10:], np.load(tmp_path / "images.npy", mmap_mode="c")[5:]):
-        found = worker_process.share_array(array, spare)
-        assert Path(found.path) == spare
-        assert np.array_equal(found.open(), array)
+    raw = np.memmap(tmp_path / "raw", np.uint8, "w+", shape=(4, 2))
+    for array in (stored, stored[10:], np.load(tmp_path / "images.npy", mmap_mode="c")[5:], raw):
+        assert worker_process.share_array(array, spare) == spare
+        assert np.array_equal(np.load(spare), array)
 
 
 @pytest.mark.parametrize("kind", ["lambda", "main"])
@@ -422,6 +422,15 @@ def test_no_process_outlives_its_parent(
         assert err == "fedbm: interrupted; run the same command again to continue from the last checkpoint\n"
     assert gone([int(word) for word in found])
     assert not list((tmp_path / "shared").glob("fedbm-*"))
+
+
+def test_a_reply_to_a_parent_that_has_ended_prints_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    replies = os.fdopen(writing, "w")
+    worker_process.reply(replies, client=1)
+    with pytest.raises(BrokenPipeError):
+        replies.close()
 
 
 def test_workers_are_for_a_cpu() -> None:

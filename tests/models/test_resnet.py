@@ -33,6 +33,22 @@ def test_options_give_features_of_the_declared_size(stem, norm, channels, width,
     assert has_batch_norm == (norm == "batch")
 
 
+def test_bf16_gradients_of_one_pixel_do_not_come_from_unset_memory():
+    """At 16 px the last stage starts from one pixel, of which eight of nine weights see only padding."""
+    body, images = ResNet18(1, 8), torch.randn(4, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        unset = [torch.full((4**n,), float("nan")) for n in range(2, 11) for _ in range(5)]
+        del unset  # its memory is given out next
+        body.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            body(images).float().square().sum().backward()
+    gradient = body.layer4[0].conv1.weight.grad
+    assert bool(gradient[:, :, 1, 1].any())
+    padded = torch.ones(3, 3, dtype=torch.bool)
+    padded[1, 1] = False
+    assert not bool(gradient[:, :, padded].any())
+
+
 def test_feature_dim_is_measured_if_not_declared():
     body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 7), torch.nn.BatchNorm1d(7))
     assert feature_dim(body, (1, 4, 4)) == 7

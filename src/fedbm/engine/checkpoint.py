@@ -82,6 +82,14 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State,
     return {name: value.to(device) for name, value in state.items()}, metadata
 
 
+def _load_saved(path: Path, device: torch.device | str, remove: object) -> tuple[State, dict[str, Any]]:
+    """Return load_tensors() of a file that an unfinished run needs; without *remove* the run starts over."""
+    try:
+        return load_tensors(path, device)
+    except FedBMError as error:
+        raise FedBMError(f"{error}; put the file back, or remove {remove} to start this run over") from error
+
+
 def checksum(state: State) -> int:
     """Return the CRC-32 of the tensors' bytes, in the order of their names."""
     found = 0
@@ -115,7 +123,7 @@ class ClientStates(Mapping[int, State]):
         """Return a client's state with the tensors of the optimiser."""
         if client in self._cached:
             return {name: value.clone() for name, value in self._cached[client].items()}  # the caller may change them
-        return load_tensors(self._path(client, self.rounds[client]), self._device)[0]
+        return _load_saved(self._path(client, self.rounds[client]), self._device, self._folder.parent)[0]
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.rounds))
@@ -181,10 +189,7 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return None
-    try:
-        server, notes = load_tensors(path, device)
-    except FedBMError as error:
-        raise FedBMError(f"{error}; put the file back, or remove it to start this run over") from error
+    server, notes = _load_saved(path, device, "it")
     if notes.get("run") != run_id or "progress" not in notes:
         raise FedBMError(f"{path} is not the checkpoint of {run_id}; remove it to start this run over")
     values, remedy = notes["progress"], "; remove it to start this run over"
@@ -213,8 +218,8 @@ def rounds_behind(folder: Path) -> int:
 
 def load_best(folder: Path, round_: int) -> State:
     """Return the state of the best round, from its own file or, after the run, from model.safetensors."""
-    path = best_path(folder, round_)
-    return load_tensors(path if path.exists() else folder / "model.safetensors")[0]
+    path, model = best_path(folder, round_), folder / "model.safetensors"
+    return _load_saved(path if path.exists() or not model.exists() else model, "cpu", folder)[0]
 
 
 def best_path(folder: Path, round_: int) -> Path:

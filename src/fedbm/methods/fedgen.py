@@ -66,7 +66,8 @@ class FedGen(FedAvg):
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)
         bias = received["head.bias"]
-        return {"cumulative": received.get(PRIOR, torch.full_like(bias, 1 / len(bias))).cumsum(0)}
+        prior = received.get(PRIOR, torch.full_like(bias, 1 / len(bias)))
+        return {"cumulative": prior.cpu().cumsum(0).to(bias.device)}  # CUDA has no deterministic kernel for it
 
     def sample_randomness(
         self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator

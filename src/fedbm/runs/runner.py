@@ -21,7 +21,7 @@ from fedbm.data.column_partitioner import find_sources
 from fedbm.data.dataset import Dataset, check_source
 from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import Partition
-from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_stale_files
+from fedbm.engine.checkpoint import ClientStates, Progress, load_best, load_checkpoint, remove_stale_files
 from fedbm.engine.clients.backends import make_backend, uses_cuda_graphs
 from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.device import (
@@ -332,6 +332,8 @@ def start_or_resume(
     state, progress = found
     state, optimizer = restore_optimizer(state, config.train)
     server, average = restore_average(state, config.train.server_average)
+    if progress.best is not None:
+        load_best(folder.path, progress.best_round)  # a damaged file is reported before anything is computed
     folder.cut_after(progress.round)
     clear_failure(folder.path)
     remove_stale_files(folder.path, progress)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import mmap
 import os
 import pickle
 import queue
@@ -22,6 +21,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -40,29 +40,16 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import State, Upload
 
 
-@dataclass(frozen=True)
-class MappedArray:
-    """The place of an array in a file, so that processes can share its memory."""
-
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-    def open(self) -> NDArray[Any]:
-        """Map the array from its file."""
-        return np.memmap(self.path, np.dtype(self.dtype), "c", self.offset, self.shape)
-
-
-def share_array(array: NDArray[np.uint8], spare: Path) -> MappedArray:
-    """Return the place of *array* in its file. Write it to *spare* if it is in no file or was changed in memory."""
-    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.flags.c_contiguous:
-        found = MappedArray(str(array.filename), array.dtype.str, array.shape, array.offset)
-        stored = found.open()
-        if all(np.array_equal(array[i : i + 256], stored[i : i + 256]) for i in range(0, len(array), 256)):
-            return found
+def share_array(array: NDArray[np.uint8], spare: Path) -> Path:
+    """Return the .npy file of *array*, for another process. If it has none or was changed in memory, write *spare*."""
+    if isinstance(array, np.memmap) and array.filename is not None:
+        with suppress(OSError, ValueError):  # its file is gone, or not a .npy file
+            stored = np.load(array.filename, mmap_mode="c")
+            parts = (slice(first, first + 256) for first in range(0, len(array), 256))  # all at once would take memory
+            if stored.shape == array.shape and all(np.array_equal(array[part], stored[part]) for part in parts):
+                return Path(array.filename)
     np.save(spare, array, allow_pickle=False)
-    return share_array(np.load(spare, mmap_mode="c"), spare)
+    return spare
 
 
 @dataclass(frozen=True)
@@ -71,7 +58,7 @@ class ClientWork:
 
     setup: LocalSetup  # without model and images
     engine: EngineOptions
-    images: MappedArray
+    images: Path  # a .npy file
     folder: Path
 
     def received_path(self, round_: int) -> Path:
@@ -131,7 +118,7 @@ def read_orders(orders: queue.SimpleQueue[bytes], folder: Path) -> None:
 
 def serve(work: ClientWork, orders: queue.SimpleQueue[bytes], replies: IO[str]) -> None:
     """Train one client per order until the process ends."""
-    model, images = work.setup.method.model(work.setup.task), torch.from_numpy(work.images.open())
+    model, images = work.setup.method.model(work.setup.task), torch.from_numpy(np.load(work.images, mmap_mode="c"))
     cohort = LocalCohort(dataclasses.replace(work.setup, model=model, images=images))
     received_round, received = 0, State()
     while True:
@@ -154,5 +141,6 @@ def serve(work: ClientWork, orders: queue.SimpleQueue[bytes], replies: IO[str]) 
 
 def reply(replies: IO[str], **values: Any) -> None:
     """Write one line to the parent process."""
-    replies.write(json.dumps(values) + "\n")
-    replies.flush()
+    with suppress(BrokenPipeError):  # the parent has ended, and read_orders() ends this process
+        replies.write(json.dumps(values) + "\n")
+        replies.flush()
