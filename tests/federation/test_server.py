@@ -14,6 +14,7 @@ from flwr.app import Message
 from one_process import Deployed, FakeGrid, deploy, digests_in_process, events_of, records_of, simulation
 from small import SmallResNet
 
+from fedbm.data.cache import checksum
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
@@ -140,11 +141,13 @@ def test_the_scored_model_is_the_one_trained_next(tiny: dict[str, Any], tmp_path
 def test_no_images_to_score_on_is_said(tiny: dict[str, Any], tmp_path: Path) -> None:
     deployed = small(tiny, tmp_path, evaluate="nodes")
     for client in range(2):
-        split = tmp_path / f"share-{client}" / "split.npy"
-        manifest = json.loads((split.parent / "manifest.json").read_text())
-        np.save(split, np.zeros_like(np.load(split)))
-        manifest["files"]["split"]["sha256"] = sha256_file(split)
-        (split.parent / "manifest.json").write_text(json.dumps(manifest))
+        share = tmp_path / f"share-{client}"
+        manifest = json.loads((share / "manifest.json").read_text())
+        images, labels, split = (np.load(share / f"{name}.npy") for name in ("images", "labels", "split"))
+        np.save(share / "split.npy", np.zeros_like(split))
+        manifest["files"]["split"]["sha256"] = sha256_file(share / "split.npy")
+        manifest["checksum"] = checksum(tuple(manifest["classes"]), images, labels, np.zeros_like(split))
+        (share / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FedBMError, match="no node has val images to score"):
         deployed.serve()
     assert not events_of(deployed.state, "sent")  # it is known before the first round
