@@ -37,6 +37,8 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         (["--help"], 0, "train one model"),
         ([], 0, "train one model"),
         (["list", "--help"], 0, "List the runs"),
+        (["run", "--method", "fedprox", "--help"], 0, "fedbm methods NAME"),
+        (["compare", "-h"], 0, "--methods METHODS"),
         (["completion", "bash"], 0, "-F _shtab_fedbm fedbm"),
         (["report", "--nothing"], 2, "report has no option --nothing"),
         (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
@@ -60,7 +62,7 @@ NOT_FOUND = "PyTorch cannot be imported (No module named 'torch')"
     ("words", "fault", "said"),
     [
         (["list"], MISSING, NOT_FOUND),
-        (["run", "--help"], MISSING, NOT_FOUND),
+        (["run", "--method", "fedavg"], MISSING, NOT_FOUND),
         (["federation", "status", "nowhere"], MISSING, NOT_FOUND),
         (
             ["list"],

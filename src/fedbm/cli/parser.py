@@ -15,6 +15,7 @@ MAX_CHOICES_LISTED = 4  # more are left to --help
 class Parser(argparse.ArgumentParser):
     """Raise FedBMError for a mistake, and suggest the closest known word."""
 
+    is_brief = False  # whether only --help is needed, which lists the most common settings
     with_methods = True  # whether flags.add_all_settings adds the options of methods
 
     def error(self, message: str) -> NoReturn:
@@ -48,15 +49,14 @@ class Parser(argparse.ArgumentParser):
         return args
 
 
-def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
-    """Add a command, or a task of a command, to argparse's subparsers."""
+def add_command(commands: Any, name: str, help_: str, examples: str = "") -> Parser:
+    """Add a command, or a task of a command, to argparse's subparsers. Its help shows the examples first."""
     made: Parser = commands.add_parser(
         name,
         help=help_,
-        description=help_[:1].upper() + help_[1:] + ".",
+        description=f"{help_[:1].upper()}{help_[1:]}.\n\n{examples}".rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        **more,
     )
     made.set_defaults(parser=made, settings={}, json=False)  # settings: see flags.StoreSetting
     return made

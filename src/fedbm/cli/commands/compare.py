@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--betas", help="values of β with commas (default: one, --beta)")
     parser.add_argument("--seeds", default="3", help=f"{SEEDS_HELP} (default 3)")
     parser.add_argument("--to", metavar="FILE", default="report.html", help="the page to write (default report.html)")
-    add_all_settings(parser, without=["method", "seed"])
+    add_all_settings(parser, without=["seed"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:

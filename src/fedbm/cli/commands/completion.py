@@ -25,7 +25,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     from fedbm.cli.main import make_parser
 
-    parser = make_parser(with_methods=False)
+    parser = make_parser()
     for action in list_actions(parser):
         metavar = str(action.metavar or "")
         if "|" in metavar:
