@@ -54,6 +54,14 @@ def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str
     assert "PyTorch was imported" not in err
 
 
+@pytest.mark.parametrize("command", ["list", "run"])
+def test_numpy_is_imported_before_pytorch(command: str, tmp_path: Path) -> None:
+    """PyTorch swallows a Ctrl-C that interrupts its own import of NumPy, and NumPy then lacks half of its names."""
+    (tmp_path / "torch.py").write_text("import sys\nraise ImportError(f'after NumPy: {\"numpy\" in sys.modules}')")
+    _, err = started(["-m", "fedbm", command], tmp_path).communicate()
+    assert "after NumPy: True" in err
+
+
 MISSING = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
 NOT_FOUND = "PyTorch cannot be imported (No module named 'torch')"
 

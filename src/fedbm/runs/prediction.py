@@ -143,7 +143,7 @@ def check_plugins(folder: Path, config: Config, known: Mapping[str, Any]) -> Non
 
 def load_model(
     run: RunView | str | Path,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     make_body: Any = None,
     method: Method | str | None = None,
     averaged: bool = False,
@@ -169,7 +169,7 @@ def load_model(
         >>> fedbm.load_model(run).predict(fedbm.load("digits", size=16).images[:2]).shape
         (2, 10)
     """
-    folder, place = find_folder(run), find_device(device)
+    folder, place = find_folder(run), find_device(str(device))
     if not (folder / "model.safetensors").exists():
         raise FedBMError(f"{folder} has no model yet: a run writes model.safetensors when it is finished")
     if averaged and not (folder / "averaged.safetensors").exists():
