@@ -43,7 +43,7 @@ def add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
 
 def add_many_settings(parser: Parser, flags: Sequence[str], others: str) -> None:
     """Add the named flags. The help lists only the most common ones, and ends with the sentence *others*."""
-    add_settings(parser, [flag for flag in flags if flag in COMMON] if parser.is_brief else flags)
+    add_settings(parser, [flag for flag in flags if flag in COMMON] if parser.scope == "common" else flags)
     parser.epilog = others
 
 
@@ -52,7 +52,7 @@ def add_all_settings(parser: Parser, without: Sequence[str] = ()) -> None:
     others = "All settings in 'fedbm config' are flags, and so are a method's in 'fedbm methods NAME'."
     add_many_settings(parser, [key.flag for key in section_keys() if key.flag not in without], others)
     parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"
-    if parser.with_methods:
+    if parser.scope == "all":
         from fedbm.runs.run_config import keys, option_flags
 
         _add_keys(parser, [key for key in keys() if key.is_option])
@@ -65,21 +65,17 @@ def add_setting(group: Any, flag: str, **more: Any) -> None:
     group.add_argument(spell(flag, "--"), dest=flag, action=StoreSetting, default=argparse.SUPPRESS, **more)
 
 
-def add_method(parser: argparse.ArgumentParser) -> None:
-    """Add --method, which names the class of a run by a method of the user's own."""
+def add_model_choice(parser: argparse.ArgumentParser) -> None:
+    """Add --method, the class of a run by a method of the user's own, and --averaged, which chooses the model."""
     text = "the class, if the run was trained by a method of your own, such as moon.py:Moon"
     parser.add_argument("--method", metavar="FILE.py:CLASS", help=text)
+    text = "use the averaged model (server_average) instead of the model of the chosen round"
+    parser.add_argument("--averaged", action="store_true", help=text)
 
 
 def add_json(parser: Any, help_: str = "print a JSON document instead; docs/scripting.md lists its keys") -> None:
     """Add --json to a command that calls output.print_json()."""
     parser.add_argument("--json", action="store_true", help=help_)
-
-
-def add_averaged(parser: argparse.ArgumentParser) -> None:
-    """Add --averaged, which chooses the averaged model of a run."""
-    text = "use the averaged model (server_average) instead of the model of the chosen round"
-    parser.add_argument("--averaged", action="store_true", help=text)
 
 
 def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:

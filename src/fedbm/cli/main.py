@@ -94,7 +94,7 @@ def make_parser(only: str | None = None, is_help: bool = False) -> Parser:
         module = load_command(name)
         summary, _, examples = (module.__doc__ or "").partition("\n\n")
         made = add_command(commands, name, summary.removeprefix(f"fedbm {name}: ").rstrip("."), examples)
-        made.is_brief, made.with_methods = is_help, only is not None and not is_help
+        made.scope = "common" if is_help else "all" if only else "sections"
         if only in (None, name):
             module.add_arguments(made)
     return parser

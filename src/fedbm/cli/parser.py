@@ -15,8 +15,7 @@ MAX_CHOICES_LISTED = 4  # more are left to --help
 class Parser(argparse.ArgumentParser):
     """Raise FedBMError for a mistake, and suggest the closest known word."""
 
-    is_brief = False  # whether only --help is needed, which lists the most common settings
-    with_methods = True  # whether flags.add_all_settings adds the options of methods
+    scope = "all"  # what flags.add_all_settings adds: "all", "common", or those of "sections" other than [method]
 
     def error(self, message: str) -> NoReturn:
         raise FedBMError(f"{message}. See '{self.prog} --help'.")

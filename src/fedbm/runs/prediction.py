@@ -6,7 +6,7 @@ model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(imag
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -113,7 +113,13 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
             package = known.get("method", "another package")
             raise FedBMError(f"{folder} was trained by {name} of {package}, which is not installed here")
         config = make_config({**values, "method": {"name": name, **options}})
-        check_plugins(folder, config, known)
+        for key, digest in plugin_code(config).items():
+            if known.get(key, digest) != digest:
+                what = f"method {config.method.name}" if key == "code" else f"body {config.model.body}"
+                raise FedBMError(
+                    f"the installed plug-in of the {what} is not the code that trained {folder}: install the version "
+                    "that trained it, or train again"
+                )
         return config
     if method is None:
         raise FedBMError(
@@ -128,17 +134,6 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
             "it, or pass an object in Python: load_model(…, method=…)."
         )
     return with_method(make_config(values), found)
-
-
-def check_plugins(folder: Path, config: Config, known: Mapping[str, Any]) -> None:
-    """Raise FedBMError if the source of an installed plug-in is not the *known* source that trained the run."""
-    for key, digest in plugin_code(config).items():
-        if known.get(key, digest) != digest:
-            what = f"method {config.method.name}" if key == "code" else f"body {config.model.body}"
-            raise FedBMError(
-                f"the installed plug-in of the {what} is not the code that trained {folder}: install the version that "
-                "trained it, or train again"
-            )
 
 
 def load_model(
