@@ -489,9 +489,9 @@ def try_command(words: list[str]) -> None:
     words = [re.sub(own, "fedavg", re.sub(r"\$\w+", "1", word)) for word in words]
     if {"--help", "--version"} & set(words):
         with pytest.raises(SystemExit, match="0"):
-            make_parser().parse(words)
+            make_parser(words[0]).parse(words)
         return
-    found = make_parser().parse(words)
+    found = make_parser(words[0]).parse(words)
     given = found.settings
     if found.command == "compare":
         for config in make_grid({}, given, list_methods(found.methods), [None], [0]):

@@ -19,6 +19,8 @@ from calling import Command, flags, one_sentence
 from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
+from fedbm.cli.flags import COMMON
+from fedbm.config.keys import keys_of, spell
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
@@ -100,7 +102,9 @@ def test_help(fedbm: Command) -> None:
         assert (status, err) == (0, "")
         assert out.startswith(f"usage: fedbm {command} ")
     status, out, _ = fedbm("run", "--help")
-    assert all(f"  {key.switch} " in out for key in keys())
+    assert all(f"  {spell(flag, '--')} " in out for flag in ("method", *COMMON))
+    assert len(out.splitlines()) < 60
+    assert out.index("examples:") < out.index("--data TEXT")
     assert fedbm("--version")[1].startswith("fedbm ")
 
 
@@ -109,12 +113,26 @@ def test_config(fedbm: Command) -> None:
     assert (status, err) == (0, "")
     lines = out.splitlines()
     for key in keys():
-        (line,) = (line for line in lines if f" {key.switch} " in line)
-        assert line.split()[:2] == [key.section, key.name]
+        (line,) = (line for line in lines if line.startswith(f"{key.switch} "))
         assert key.meaning in line
-    assert next(line for line in lines if " --temperature " in line).rstrip().endswith("[fedbm]")
+        assert max(place for place in range(lines.index(line)) if lines[place].startswith("[")) == next(
+            place for place, other in enumerate(lines) if other.startswith(f"[{key.section}]")
+        )
+    assert next(line for line in lines if line.startswith("--temperature ")).rstrip().endswith("[fedbm]")
     for method in METHODS:
         assert f'name = "{method}"' in fedbm("config", "--toml", "--method", method)[1]
+
+
+def test_the_options_of_a_method(fedbm: Command) -> None:
+    status, out, err = fedbm("methods", "fedprox")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[3:]] == ["--weighting", "--mu"]
+    (mu,) = (key for key in keys_of("method", METHODS["fedprox"]) if key.name == "mu")
+    assert out.splitlines()[-1].split()[:2] == ["--mu", str(mu.default)]
+    assert mu.meaning in out
+    found = json.loads(fedbm("methods", "fedprox", "--json")[1])
+    assert [(one["flag"], one["section"]) for one in found] == [("--weighting", "method"), ("--mu", "method")]
+    assert 'there is no method "fedporx" (did you mean "fedprox"?)' in fedbm("methods", "fedporx")[2]
 
 
 def test_list_and_show(fedbm: Command, runs: Path) -> None:

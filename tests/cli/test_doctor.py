@@ -86,7 +86,11 @@ def test_bash_completes_commands_flags_choices_and_files(fedbm: Command, tmp_pat
     program = f"""{script}
 try() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_fedbm; echo "${{COMPREPLY[*]}}"; }}
 try fedbm li; try fedbm federation stat; try fedbm list --js; try fedbm run --partition dir; try fedbm data inspect ph
+try fedbm run --meth; try fedbm compare --warmup
 """
     done = subprocess.run([bash, "-c", program], cwd=tmp_path, text=True, capture_output=True, check=True)
-    assert done.stdout.split() == ["list", "status", "--json", "dirichlet", "photos"]
+    assert done.stdout.split() == [
+        *("list", "status", "--json", "dirichlet", "photos"),
+        *("--method", "--warmup-rounds"),
+    ]
     assert "#compdef fedbm" in fedbm("completion", "zsh")[1]

@@ -8,6 +8,7 @@ from argparse import Namespace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from calling import Command, one_sentence
 from fake_runs import edit, fake_run
@@ -15,6 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fedbm.cli.commands.list import COLUMNS, execute
+from fedbm.cli.console_tables import partition_table
 from fedbm.runs.failure import Failure, keep_failure
 
 LABEL = "fedbm · lambda_dis=1.0, generator_every=1"
@@ -59,6 +61,15 @@ def test_a_narrow_terminal_keeps_what_an_id_does_not_contain(tmp_path: Path) -> 
             assert head.split() == list(heads)
             assert len(lines) == 2 + (width == 120), "the method's options take a second line"
     assert LABEL in " ".join(lines_of(tmp_path, 150))
+
+
+@pytest.mark.parametrize("width", [30, 45, 60])
+def test_a_number_is_never_on_two_lines(width: int) -> None:
+    """The rest of 2345 on a line of its own looks like another number. Where it has no room, "…" shows that."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    terminal.print(partition_table(np.array([[1000 + place for place in range(10)]] * 3), list("abcdefghij")))
+    assert isinstance(terminal.file, io.StringIO)
+    assert len(terminal.file.getvalue().splitlines()) == 4
 
 
 def test_a_pipe_gets_everything(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

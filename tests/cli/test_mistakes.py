@@ -87,6 +87,8 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("run broken.toml", "broken.toml is not valid TOML: "),
         ("run bad.toml worse.toml", "run takes no further argument: worse.toml"),
         ("show", "the following arguments are required: run. See 'fedbm show --help'."),
+        (["show", ""], "the name of the run is empty"),
+        (["predict", "", "x.png"], "the name of the run is empty"),
         ("show nothing", "there is no run \"nothing\" in runs and no such folder; 'fedbm list runs' lists the runs"),
         ("report", "there are no runs in runs to report on"),
         ("report nothing", 'there is no run "nothing" in runs'),
@@ -181,6 +183,7 @@ from fedbm.runs.run_config import keys, make_config, to_sections
             "compare --seeds 0",
             "--seeds must be a count from 1 to 99, a range such as 3-12 or a list of up to 99 different seeds",
         ),
+        ("compare --to page", "the format of page is unknown. Use a file name that ends in"),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no file absent.toml"),
         ("compare digits", "there is no configuration file digits. If it is a data set, use --data digits."),
@@ -190,7 +193,9 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("demo --rounds 0", "rounds must be at least 1, not 0"),
     ],
 )
-def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(
+    fedbm: Command, words: str | list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One sentence, status 2, and nothing written."""
     monkeypatch.chdir(tmp_path)
     Path("bad.toml").write_text("[train]\nruonds = 3\n")
@@ -198,7 +203,7 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
     Path("section.toml").write_text("[trian]\nrounds = 3\n")
     Path("broken.toml").write_text("[train\n")
     Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n')
-    status, _, err = fedbm(*words.split())
+    status, _, err = fedbm(*(words.split() if isinstance(words, str) else words))
     assert sentence in one_sentence(err)
     assert status == 2
     assert sorted(path.name for path in tmp_path.rglob("*")) == [

@@ -37,6 +37,8 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         (["--help"], 0, "train one model"),
         ([], 0, "train one model"),
         (["list", "--help"], 0, "List the runs"),
+        (["run", "--method", "fedprox", "--help"], 0, "fedbm methods NAME"),
+        (["compare", "-h"], 0, "--methods METHODS"),
         (["completion", "bash"], 0, "-F _shtab_fedbm fedbm"),
         (["report", "--nothing"], 2, "report has no option --nothing"),
         (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
@@ -52,6 +54,14 @@ def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str
     assert "PyTorch was imported" not in err
 
 
+@pytest.mark.parametrize("command", ["list", "run"])
+def test_numpy_is_imported_before_pytorch(command: str, tmp_path: Path) -> None:
+    """PyTorch swallows a Ctrl-C that interrupts its own import of NumPy, and NumPy then lacks half of its names."""
+    (tmp_path / "torch.py").write_text("import sys\nraise ImportError(f'after NumPy: {\"numpy\" in sys.modules}')")
+    _, err = started(["-m", "fedbm", command], tmp_path).communicate()
+    assert "after NumPy: True" in err
+
+
 MISSING = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
 NOT_FOUND = "PyTorch cannot be imported (No module named 'torch')"
 
@@ -60,7 +70,7 @@ NOT_FOUND = "PyTorch cannot be imported (No module named 'torch')"
     ("words", "fault", "said"),
     [
         (["list"], MISSING, NOT_FOUND),
-        (["run", "--help"], MISSING, NOT_FOUND),
+        (["run", "--method", "fedavg"], MISSING, NOT_FOUND),
         (["federation", "status", "nowhere"], MISSING, NOT_FOUND),
         (
             ["list"],

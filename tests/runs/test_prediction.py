@@ -44,8 +44,8 @@ def trained(tiny: dict[str, Any], out: Path, **more: Any) -> Path:
 
 
 def test_the_loaded_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path: Path) -> None:
-    folder = trained(tiny, tmp_path)
-    model = fedbm.load_model(folder, "cpu")
+    folder = trained(tiny, tmp_path, device=torch.device("cpu"))
+    model = fedbm.load_model(folder, torch.device("cpu"))
     data = fedbm.load(tiny["data"], size=16, channels=1)
     test = data.indices("test")
     probabilities = model.predict(np.asarray(data.images[test]))

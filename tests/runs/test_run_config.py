@@ -290,6 +290,12 @@ def test_a_file_that_is_not_understood(content: str, sentence: str, tmp_path: Pa
     assert str(tmp_path / "c.toml") in str(caught.value)
 
 
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Editors on Windows write it."""
+    (tmp_path / "a.toml").write_text("[train]\nrounds = 3\n", encoding="utf-8-sig")
+    assert read_sections(tmp_path / "a.toml") == {"train": {"rounds": 3}}
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").touch()
     with pytest.raises(FedBMError, match=r'there is no file .*\(did you mean "experiment.toml"'):

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from fedbm.cli.flags import format_default
+from fedbm.config.keys import Key
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.report.grouping import format_label
@@ -21,6 +23,16 @@ MAX_CLASS_COLUMNS = 12
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], text_columns: int = 1) -> Table:
     """Return a table. The first *text_columns* columns are aligned to the left, the others to the right."""
     return rich_table(title, heads, rows, [place < text_columns for place in range(len(heads))])
+
+
+def settings_table(section: str, keys: Iterable[Key]) -> Table:
+    """Return a table of settings. The choices precede the meaning, and the methods with the option follow it."""
+    rows = []
+    for key in keys:
+        choices = f"{key.type.lstrip(' |')}: " if "|" in key.type else ""
+        methods = f" [{', '.join(key.methods)}]" if key.is_option and key.methods else ""
+        rows.append((key.switch, format_default(key) or "not set", f"{choices}{key.meaning}{methods}"))
+    return table(f"[{section}]", ("flag", "default", "meaning"), rows, text_columns=3)
 
 
 def partition_table(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str] | None = None) -> Table:

@@ -20,6 +20,7 @@ from fedbm.utils.text import format_option
 if TYPE_CHECKING:
     from fedbm.runs.run_config import Config
 
+COMMON = ("data", "size", "partition", "clients", "beta", "width", "rounds", "batch", "lr", "seed", "device", "out")
 METAVARS = {"whole number": "N", "number": "X", "yes or no": "yes|no", "text": "TEXT"}
 
 
@@ -40,17 +41,23 @@ def add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
     _add_keys(parser, [key for key in section_keys() if key.flag in flags])
 
 
-def add_all_settings(parser: Parser, without: Sequence[str] = ()) -> None:
-    """Add the flags of all keys, including options of methods. Flags such as --fedprox-mu are not in the help."""
-    if not parser.with_methods:
-        add_settings(parser, [key.flag for key in section_keys() if key.flag not in without])
-        return
-    from fedbm.runs.run_config import keys, option_flags
+def add_many_settings(parser: Parser, flags: Sequence[str], others: str) -> None:
+    """Add the named flags. The help lists only the most common ones, and ends with the sentence *others*."""
+    add_settings(parser, [flag for flag in flags if flag in COMMON] if parser.scope == "common" else flags)
+    parser.epilog = others
 
-    parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"  # a list of all flags would fill the screen
-    _add_keys(parser, [key for key in keys() if key.flag not in without])
-    for flag in option_flags().keys() - {key.flag for key in keys()}:
-        add_setting(parser, flag, nargs="?", const="yes", help=argparse.SUPPRESS)
+
+def add_all_settings(parser: Parser, without: Sequence[str] = ()) -> None:
+    """Add the flags of all keys except --method, and the options of methods unless the parser leaves them out."""
+    others = "All settings in 'fedbm config' are flags, and so are a method's in 'fedbm methods NAME'."
+    add_many_settings(parser, [key.flag for key in section_keys() if key.flag not in without], others)
+    parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"
+    if parser.scope == "all":
+        from fedbm.runs.run_config import keys, option_flags
+
+        _add_keys(parser, [key for key in keys() if key.is_option])
+        for flag in option_flags().keys() - {key.flag for key in keys()}:  # such as --fedprox-mu
+            add_setting(parser, flag, nargs="?", const="yes")
 
 
 def add_setting(group: Any, flag: str, **more: Any) -> None:
@@ -58,10 +65,12 @@ def add_setting(group: Any, flag: str, **more: Any) -> None:
     group.add_argument(spell(flag, "--"), dest=flag, action=StoreSetting, default=argparse.SUPPRESS, **more)
 
 
-def add_method(parser: argparse.ArgumentParser) -> None:
-    """Add --method, which names the class of a run by a method of the user's own."""
+def add_model_choice(parser: argparse.ArgumentParser) -> None:
+    """Add --method, the class of a run by a method of the user's own, and --averaged, which chooses the model."""
     text = "the class, if the run was trained by a method of your own, such as fedper.py:FedPer"
     parser.add_argument("--method", metavar="FILE.py:CLASS", help=text)
+    text = "use the averaged model (server_average) instead of the model of the chosen round"
+    parser.add_argument("--averaged", action="store_true", help=text)
 
 
 def add_json(parser: Any, help_: str = "print a JSON document instead; docs/scripting.md lists its keys") -> None:
@@ -69,22 +78,13 @@ def add_json(parser: Any, help_: str = "print a JSON document instead; docs/scri
     parser.add_argument("--json", action="store_true", help=help_)
 
 
-def add_averaged(parser: argparse.ArgumentParser) -> None:
-    """Add --averaged, which chooses the averaged model of a run."""
-    text = "use the averaged model (server_average) instead of the model of the chosen round"
-    parser.add_argument("--averaged", action="store_true", help=text)
-
-
 def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
-    groups: dict[str, Any] = {}
     for key in keys:
-        title = f"options of {', '.join(key.methods)}" if key.is_option else key.section
-        group = groups.setdefault(title, parser.add_argument_group(title))
         default = format_default(key)
         text = f"{key.meaning} (default {default})" if default else key.meaning
         optional: dict[str, Any] = {"nargs": "?", "const": "yes"} if key.type == "yes or no" else {}
         metavar = METAVARS.get(key.type, key.type.replace(" ", "").lstrip("|"))
-        add_setting(group, key.flag, metavar=metavar, help=text.replace("%", "%%"), **optional)
+        add_setting(parser, key.flag, metavar=metavar, help=text.replace("%", "%%"), **optional)
 
 
 def format_default(key: Key) -> str:

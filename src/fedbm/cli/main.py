@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from traceback import walk_tb
 
 from fedbm.cli.commands import COMMANDS, load_command
@@ -66,14 +67,18 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     name = words[0] if words else "--help"
     if name.startswith("-") and name not in ("-h", "--help", "--version"):
         raise FedBMError(f"the first word must be a command, such as run, not {name}. See 'fedbm --help'.")
+    is_help = not {"-h", "--help"}.isdisjoint(words)
+    if not is_help:
+        with suppress(ImportError):  # 'fedbm doctor' reports it
+            import numpy  # noqa: F401 (before PyTorch, which imports it too, but would swallow Ctrl-C meanwhile)
     expand = getattr(load_command(name), "expand", list) if name in COMMANDS else list
-    return make_parser(name).parse(expand(words) or ["--help"])
+    return make_parser(name, is_help).parse(expand(words) or ["--help"])
 
 
-def make_parser(only: str | None = None, with_methods: bool = True) -> Parser:
-    """Return the parser of all commands.
+def make_parser(only: str | None = None, is_help: bool = False) -> Parser:
+    """Return the parser of all commands; *only* the named command gets its arguments.
 
-    Flags of methods need PyTorch, so *only* the named command gets its flags, or no command gets flags of methods.
+    The flags of methods need PyTorch. They are left out in the help, and in a parser of all commands.
     """
     parser = Parser(
         prog="fedbm",
@@ -88,8 +93,8 @@ def make_parser(only: str | None = None, with_methods: bool = True) -> Parser:
     for name in COMMANDS:
         module = load_command(name)
         summary, _, examples = (module.__doc__ or "").partition("\n\n")
-        made = add_command(commands, name, summary.removeprefix(f"fedbm {name}: ").rstrip("."), epilog=examples)
-        made.with_methods = with_methods
+        made = add_command(commands, name, summary.removeprefix(f"fedbm {name}: ").rstrip("."), examples)
+        made.scope = "common" if is_help else "all" if only else "sections"
         if only in (None, name):
             module.add_arguments(made)
     return parser

@@ -15,7 +15,7 @@ MAX_CHOICES_LISTED = 4  # more are left to --help
 class Parser(argparse.ArgumentParser):
     """Raise FedBMError for a mistake, and suggest the closest known word."""
 
-    with_methods = True  # whether flags.add_all_settings adds the options of methods
+    scope = "all"  # what flags.add_all_settings adds: "all", "common", or those of "sections" other than [method]
 
     def error(self, message: str) -> NoReturn:
         raise FedBMError(f"{message}. See '{self.prog} --help'.")
@@ -48,15 +48,14 @@ class Parser(argparse.ArgumentParser):
         return args
 
 
-def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
-    """Add a command, or a task of a command, to argparse's subparsers."""
+def add_command(commands: Any, name: str, help_: str, examples: str = "") -> Parser:
+    """Add a command, or a task of a command, to argparse's subparsers. Its help shows the examples first."""
     made: Parser = commands.add_parser(
         name,
         help=help_,
-        description=help_[:1].upper() + help_[1:] + ".",
+        description=f"{help_[:1].upper()}{help_[1:]}.\n\n{examples}".rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        **more,
     )
     made.set_defaults(parser=made, settings={}, json=False)  # settings: see flags.StoreSetting
     return made

@@ -59,15 +59,12 @@ class Budget:
         """Return whether the run must stop after its current round."""
         if self.seconds is None or self._stopped:
             return self._stopped
-        return self.elapsed() > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
-
-    def elapsed(self) -> float:
-        """Return the seconds since the budget was made."""
-        return time.monotonic() - self._began
+        elapsed = time.monotonic() - self._began
+        return elapsed > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
 
     def remaining(self) -> float | None:
         """Return the remaining seconds, or None if there is no limit."""
-        return None if self.seconds is None else self.seconds - self.elapsed()
+        return None if self.seconds is None else self.seconds + self._began - time.monotonic()
 
 
 def parse_duration(text: str) -> float:

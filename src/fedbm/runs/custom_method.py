@@ -20,16 +20,11 @@ from typing import Any
 from fedbm.config.keys import build_options
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.methods import METHODS, Method
-from fedbm.runs.run_config import Config, is_reference, make_config, method_values
+from fedbm.runs.run_config import Config, make_config, method_values
 
 OWN_FILE = "Put it in a file of its own and import it, then its runs are parallel."
 
 _SOURCES: dict[Path, bytes] = {}  # what the imported files contained
-
-
-def resolve_method(method: str | Method) -> str | Method:
-    """Return the method that a text FILE.py:CLASS names. Return every other value unchanged."""
-    return load_method(method) if is_reference(method) else method
 
 
 def load_method(reference: str, options: Mapping[str, Any] | None = None) -> Method:

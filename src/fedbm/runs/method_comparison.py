@@ -20,13 +20,14 @@ from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchResult, BatchRun, plan_jobs, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
-from fedbm.runs.custom_method import resolve_method, with_method
+from fedbm.runs.custom_method import load_method, with_method
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
 from fedbm.runs.run_config import (
     Config,
     check_effects,
     check_method_options,
     find_method,
+    is_reference,
     make_config,
     override,
     settings_for,
@@ -188,7 +189,7 @@ def make_grid(
         raise FedBMError("betas is empty; give at least one β, or remove it")
     if arguments is None:
         arguments = {flag: flag for flag in settings}
-    methods = [resolve_method(method) for method in methods]
+    methods = [load_method(method) if is_reference(method) else method for method in methods]
     names = [find_method(method).name for method in methods if isinstance(method, str)]
     check_method_options(arguments, names)
     for method in methods:

@@ -273,6 +273,8 @@ def _runs_in(folder: Path) -> list[Path]:
 
 def find_run(out: Path, name: str) -> Path:
     """Return the run folder of *name*: a path, an id, or a part of one id, such as its first words."""
+    if not name:
+        raise FedBMError("the name of the run is empty. Give its folder, its id or a part of the id.")
     for path in (Path(name), out / name):
         if (path / "config.toml").exists():
             return path

@@ -6,7 +6,7 @@ model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(imag
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -113,7 +113,13 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
             package = known.get("method", "another package")
             raise FedBMError(f"{folder} was trained by {name} of {package}, which is not installed here")
         config = make_config({**values, "method": {"name": name, **options}})
-        check_plugins(folder, config, known)
+        for key, digest in plugin_code(config).items():
+            if known.get(key, digest) != digest:
+                what = f"method {config.method.name}" if key == "code" else f"body {config.model.body}"
+                raise FedBMError(
+                    f"the installed plug-in of the {what} is not the code that trained {folder}: install the version "
+                    "that trained it, or train again"
+                )
         return config
     if method is None:
         raise FedBMError(
@@ -130,20 +136,9 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
     return with_method(make_config(values), found)
 
 
-def check_plugins(folder: Path, config: Config, known: Mapping[str, Any]) -> None:
-    """Raise FedBMError if the source of an installed plug-in is not the *known* source that trained the run."""
-    for key, digest in plugin_code(config).items():
-        if known.get(key, digest) != digest:
-            what = f"method {config.method.name}" if key == "code" else f"body {config.model.body}"
-            raise FedBMError(
-                f"the installed plug-in of the {what} is not the code that trained {folder}: install the version that "
-                "trained it, or train again"
-            )
-
-
 def load_model(
     run: RunView | str | Path,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     make_body: Any = None,
     method: Method | str | None = None,
     averaged: bool = False,
@@ -169,7 +164,7 @@ def load_model(
         >>> fedbm.load_model(run).predict(fedbm.load("digits", size=16).images[:2]).shape
         (2, 10)
     """
-    folder, place = find_folder(run), find_device(device)
+    folder, place = find_folder(run), find_device(str(device))
     if not (folder / "model.safetensors").exists():
         raise FedBMError(f"{folder} has no model yet: a run writes model.safetensors when it is finished")
     if averaged and not (folder / "averaged.safetensors").exists():

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import torch
+
 from fedbm.config.keys import SECTIONS, Key, build_options, keys_of, section_keys, spell
 from fedbm.config.options import (
     BY_BETA,
@@ -351,7 +353,7 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         else:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, [*shared, *option_flags()])}')
         value = flags[flag]
-        values.setdefault(section, {})[name] = str(value) if isinstance(value, Path) else value
+        values.setdefault(section, {})[name] = str(value) if isinstance(value, Path | torch.device) else value
     return values
 
 

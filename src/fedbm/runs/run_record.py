@@ -75,15 +75,6 @@ def write_record(run: RunView, path: Path) -> None:
             _write_strip(run, path.with_suffix(STRIP))
 
 
-def renew_record(run: RunView, folder: Path) -> Path | None:
-    """Write the run's record again if the folder of records has it; return its path."""
-    path = folder / "runs" / f"{run.id}.json"
-    if not (run.finished and path.is_file()):
-        return None
-    write_record(run, path)
-    return path
-
-
 def _keeps_images(run: RunView) -> bool:
     """Return whether the record keeps generated images: only those of the first seed, which a report shows."""
     return run.generated is not None and run.details is not None and run.seed == 0

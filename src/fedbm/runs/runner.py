@@ -41,11 +41,11 @@ from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
-from fedbm.runs.custom_method import check_name, resolve_method, with_method
+from fedbm.runs.custom_method import check_name, load_method, with_method
 from fedbm.runs.failure import clear_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_runs
-from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
+from fedbm.runs.run_config import Config, find_method, is_reference, keys, make_config, to_sections, to_values
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
@@ -98,7 +98,13 @@ def simulate(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
         )
     dataset = use_data(data, settings, partition is not None, body is not None)
-    config = _make_config(resolve_method(method), settings)
+    method = load_method(method) if is_reference(method) else method
+    if isinstance(method, str):
+        config = make_config(to_sections({**settings, "method": find_method(method).name}))
+    else:
+        check_method_object(method, settings)
+        config = with_method(make_config(to_sections(settings)), method)
+    config = dataclasses.replace(config, arguments={flag: flag for flag in settings})
     objects: dict[str, Any] = {"dataset": dataset, "partition": partition, "make_body": body}
     return compute_run(config, progress_console(progress), on_event=on_event, callbacks=callbacks, **objects)
 
@@ -148,15 +154,6 @@ def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
         raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
 
 
-def _make_config(method: str | Method, settings: dict[str, Any]) -> Config:
-    if isinstance(method, str):
-        config = make_config(to_sections({**settings, "method": find_method(method).name}))
-    else:
-        check_method_object(method, settings)
-        config = with_method(make_config(to_sections(settings)), method)
-    return dataclasses.replace(config, arguments={flag: flag for flag in settings})
-
-
 def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bool, body: bool) -> Dataset | None:
     """Return a loaded data set, or None for a name or path, which becomes a setting.
 
@@ -193,11 +190,7 @@ def run(plan: Plan) -> Generator[Event, None, None]:
             f"on = {plan.config.engine.on} needs several runs, and data and methods that are read from files. "
             "Remove on."
         )
-    return _skip_waiting(iterate_run(plan))
-
-
-def _skip_waiting(turns: Generator[Event | None, None, None]) -> Generator[Event, None, None]:
-    with closing(turns):  # this may write a checkpoint, and fail
+    with closing(iterate_run(plan)) as turns:  # closing may write a checkpoint, and fail
         yield from (event for event in turns if event is not None)
 
 

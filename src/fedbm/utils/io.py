@@ -128,7 +128,7 @@ def read_object(path: Path, format_: int, remedy: str = "") -> dict[str, Any]:
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """Return the content of a TOML text; raise FedBMError if it is not valid."""
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text.removeprefix("\ufeff"))  # some editors write this mark
     except (ValueError, RecursionError) as error:  # a number too long, or nested too deep
         raise FedBMError(f"{where} is not valid TOML: {error}") from error
 

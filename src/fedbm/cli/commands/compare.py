@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--betas", help="values of β with commas (default: one, --beta)")
     parser.add_argument("--seeds", default="3", help=f"{SEEDS_HELP} (default 3)")
     parser.add_argument("--to", metavar="FILE", default="report.html", help="the page to write (default report.html)")
-    add_all_settings(parser, without=["method", "seed"])
+    add_all_settings(parser, without=["seed"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -42,10 +42,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.write import make_report, report_path, save_report
     from fedbm.runs.method_comparison import run_grid
 
-    to = Path(args.to)
-    if to.suffix:  # otherwise it is a folder, which the runs may create
+    configs, to = read_grid(args), Path(args.to)
+    if to != Path(configs[0].engine.out):  # the runs may create that folder
         report_path(to)  # before hours of computing
-    jobs, result = run_grid(read_grid(args), console)
+    jobs, result = run_grid(configs, console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
         raise FedBMError(result.failures[0])

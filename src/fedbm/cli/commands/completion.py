@@ -9,7 +9,6 @@ Options of methods, such as --mu, are not completed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -25,21 +24,16 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     from fedbm.cli.main import make_parser
 
-    parser = make_parser(with_methods=False)
-    for action in list_actions(parser):
+    parser = make_parser()
+    actions = list(parser._actions)
+    for action in actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                actions += command._actions  # this loop reaches them, too
+            continue
         metavar = str(action.metavar or "")
         if "|" in metavar:
             action.choices = [word for word in metavar.split("|") if word]
         elif action.nargs != 0 and not action.choices and metavar not in NUMBERS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, shell=args.shell))
-
-
-def list_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the arguments of a parser and of its subparsers."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for one in action.choices.values():
-                yield from list_actions(one)
-        else:
-            yield action

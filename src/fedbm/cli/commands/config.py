@@ -1,4 +1,4 @@
-"""fedbm config: print every setting: section, key, type, default and meaning.
+"""fedbm config: print every setting with its flag, default and meaning.
 
 examples:
   fedbm config                                                all settings, as a table
@@ -8,10 +8,12 @@ examples:
 from __future__ import annotations
 
 import argparse
+from itertools import groupby
+from operator import attrgetter
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_json, format_default
+from fedbm.cli.flags import add_json
 from fedbm.cli.output import print_json
 
 
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.console_tables import table
+    from fedbm.cli.console_tables import settings_table
     from fedbm.runs.run_config import find_method, keys, make_config, to_toml
 
     config = make_config({"method": {"name": find_method(args.method).name}})
@@ -33,9 +35,5 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if args.json:
         print_json([vars(key) | {"flag": key.switch} for key in keys()])
         return
-    rows = []
-    for key in keys():
-        methods = f" [{', '.join(key.methods)}]" if key.is_option else ""
-        default = format_default(key) or "not set"
-        rows.append((key.section, key.name, key.switch, key.type, default, key.meaning + methods))
-    console.print(table("", ("section", "key", "flag", "type", "default", "meaning"), rows, text_columns=6))
+    for section, found in groupby(keys(), key=attrgetter("section")):
+        console.print(settings_table(section, found))

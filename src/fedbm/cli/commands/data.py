@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     image_flags = section_flags("data", without=["data", *PARTITION_KEYS])
     add_command(tasks, "list", "list the catalogue: names, classes, licences, and what is here already")
 
-    get = add_command(tasks, "get", "fetch a data set, or print what to download by hand", epilog=GET_EXAMPLES)
+    get = add_command(tasks, "get", "fetch a data set, or print what to download by hand", GET_EXAMPLES)
     get.add_argument("what", metavar="NAME", help="a catalogued name")
     add_setting(get, "size", metavar="N", help="for MedMNIST: 28, 64, 128 or 224")
     get.add_argument("--to", metavar="DIR", help="where to put it (default downloads in $FEDBM_HOME or ~/.cache/fedbm)")

@@ -11,22 +11,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_averaged, add_method, add_settings, runs_folder
+from fedbm.cli.flags import add_model_choice, add_settings, runs_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", help="run folders, ids or parts of ids")
     text = "folder with a record of the run, which is updated (default results)"
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
-    add_method(parser)
-    add_averaged(parser)
+    add_model_choice(parser)
     add_settings(parser, ["out", "cache", "device", "data_dir"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.runs.feature_map import write_features
     from fedbm.runs.plan import find_run
-    from fedbm.runs.run_record import renew_record
+    from fedbm.runs.run_record import write_record
     from fedbm.runs.run_view import check_unedited, read_run
 
     settings = {flag: value for flag, value in args.settings.items() if flag != "out"}
@@ -35,7 +34,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         check_unedited(read_run(folder))  # the record must not show settings that were not computed
         written = write_features(folder, settings, args.averaged, args.method)
         console.print(f"features: {written}; 'fedbm report {folder}' shows them")
-        if record := renew_record(read_run(folder), Path(args.records)):
+        run = read_run(folder)
+        record = Path(args.records) / "runs" / f"{run.id}.json"
+        if record.is_file():
+            write_record(run, record)
             console.print(f"record: {record}; 'fedbm report {args.records}' shows them too")
         elif Path(args.records).is_dir():  # a folder without experiments needs no record
             console.print(

@@ -1,8 +1,8 @@
-"""fedbm methods: list the installed methods, bodies and readers, and the packages that they come from.
+"""fedbm methods: list the installed methods, bodies and readers, or the options of one method.
 
 examples:
   fedbm methods                                               this package's, and plug-ins of other packages
-  fedbm config --toml --method fedprox                        the options of a method
+  fedbm methods fedprox                                       the options of a method, which are flags of 'fedbm run'
 """
 
 from __future__ import annotations
@@ -17,18 +17,28 @@ from fedbm.cli.output import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="a method")
     add_json(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.console_tables import table
+    from fedbm.cli.console_tables import settings_table, table
     from fedbm.config.keys import keys_of
     from fedbm.data.readers.dispatch import reader_plugins
     from fedbm.methods import all_methods, method_plugins
     from fedbm.models.backbone import body_plugins
+    from fedbm.runs.run_config import find_method
     from fedbm.utils.plugins import usable
     from fedbm.version import __version__
 
+    if args.name:
+        method = find_method(args.name)
+        options = list(keys_of("method", method))
+        if args.json:
+            print_json([vars(key) | {"flag": key.switch} for key in options])
+        console.print(first_line(method))
+        console.print(settings_table("method", options))
+        return
     plugins, bodies, readers = method_plugins(), body_plugins(), reader_plugins()
     methods = [
         {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_averaged, add_method, add_settings, check_ending, runs_folder
+from fedbm.cli.flags import add_model_choice, add_settings, check_ending, runs_folder
 from fedbm.config.options import EngineOptions, check
 from fedbm.errors import FedBMError
 
@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run: its folder, its id, or a part of the id")
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--to", metavar="FILE.csv", help="write the probability of every class to this file instead")
-    add_method(parser)
-    add_averaged(parser)
+    add_model_choice(parser)
     add_settings(parser, ["out", "device"])
 
 

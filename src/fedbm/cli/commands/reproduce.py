@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedbm.cli.commands.compare import SEEDS_HELP, check_failures
-from fedbm.cli.flags import add_json, add_settings, section_flags
+from fedbm.cli.flags import add_json, add_many_settings, section_flags
 from fedbm.cli.output import print_json
+from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from fedbm.experiments.spec import Experiment
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all (default: list them)")
     add_experiment_arguments(parser)
 
 
-def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
+def add_experiment_arguments(parser: Parser) -> None:
     """Add the arguments that reproduce and sweep share: which runs, where the data are, for how long."""
     parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder that contains the data sets")
     parser.add_argument("--seeds", help=f"{SEEDS_HELP} (default: the experiment's, else 3)")
@@ -45,7 +46,8 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
     parser.add_argument("--plan", action="store_true", help="print which runs and how many rounds remain; start none")
     add_json(parser, "with --plan, print the plan as a JSON document; docs/scripting.md lists its keys")
-    add_settings(parser, section_flags("engine", without=["data_dir"]))
+    others = "All settings of [engine] in 'fedbm config' are flags, too."
+    add_many_settings(parser, section_flags("engine", without=["data_dir"]), others)
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_all_settings, read_config
+from fedbm.cli.flags import add_all_settings, add_setting, read_config
 from fedbm.cli.parser import Parser
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ MAX_ADVICE = 2  # a report has the rest
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file; 'fedbm config --toml' prints one with all keys")
+    text = "a name of 'fedbm methods', or a class of your own as FILE.py:CLASS (default fedbm)"
+    add_setting(parser, "method", metavar="NAME", help=text)
     add_all_settings(parser)
 
 

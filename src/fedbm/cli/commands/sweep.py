@@ -15,9 +15,10 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.cli.commands.reproduce import add_experiment_arguments, run_experiments
+from fedbm.cli.parser import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", help="a TOML file with [all], [axes], [[rows]] and [search]")
     add_experiment_arguments(parser)
 

@@ -37,7 +37,10 @@ def rich_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], 
     """Return a table for the terminal; *left* says which columns are aligned to the left."""
     made = RichTable(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for head, is_left in zip(heads, left, strict=True):
-        made.add_column(head, justify="left" if is_left else "right", overflow="fold")
+        if is_left:
+            made.add_column(head, overflow="fold")
+        else:  # half a number on the next line would look like another number
+            made.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         made.add_row(*map(str, row))
     return made
