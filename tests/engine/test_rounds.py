@@ -197,6 +197,12 @@ def test_a_run_in_which_all_clients_fail_stops(tmp_path):
     assert not isinstance(caught.value, DivergenceError)
 
 
+@pytest.mark.parametrize(("options", "rates"), [({}, "lr"), ({"server_optimizer": "momentum"}, "lr or server_lr")])
+def test_a_run_in_which_all_updates_are_infinite_names_the_rates_to_lower(tmp_path, options, rates):
+    with pytest.raises(DivergenceError, match=f"no client sent a usable update.*; a lower {rates} may help$"):
+        simulate(tmp_path, lr=1e30, rounds=1, **options)
+
+
 @pytest.mark.parametrize(("method", "options"), [(FedProto, {}), (FedRep, {}), (FedRep, {"common_head": "vote"})])
 def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, method, options):
     """Models made of clients' own: rounds before the first usable one have no score, and none of them is the best."""

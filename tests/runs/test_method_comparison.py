@@ -55,6 +55,8 @@ def test_names_run_in_parallel_and_are_read_the_second_time(
     monkeypatch.setattr(batch, "run_all", None)  # nothing remains to be run
     again = fedbm.compare(str(scans), "fedavg,fedprox", betas=[0.1, 0.5], seeds=[1], **shared)
     assert [run.id for run in again.runs] == [run.id for run in found.runs]
+    one = fedbm.compare(str(scans), FedAvg(), betas=[0.1, 0.5], seeds=[1], **shared)
+    assert [run.id for run in one.runs] == [run.id for run in found.runs if run.method == "fedavg"]
 
 
 def test_loaded_data_run_in_this_process(scans: Path, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +111,8 @@ def test_to_pandas(scans: Path, shared: dict[str, Any], monkeypatch: pytest.Monk
         ({"betas": []}, "betas is empty; give at least one β"),
         ({"methods": "fedmb"}, 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ({"methods": [FedAvg]}, "method must be a name or an object"),
+        ({"methods": FedAvg}, "method must be a name or an object"),
+        ({"betas": 0.1}, "betas must contain values, such as [0.05, 0.1], not be 0.1. For one β, use beta."),
         ({"temperature": 3}, "temperature is an option of fedbm, but not of fedavg"),
         ({"ruonds": 3}, 'there is no setting "ruonds" (did you mean "rounds"?)'),
     ],

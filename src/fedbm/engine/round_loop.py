@@ -210,7 +210,8 @@ class RoundLoop:
             last = collected.dropped[-1]
             who = f"in {empty} consecutive rounds no client" if empty > 1 else "no client"
             lost = last.reason == LOST
-            advice = "lower drop_rate" if lost else "a lower lr may help"
+            rates = "lr or server_lr" if self.optimizer is not None else "lr"
+            advice = "lower drop_rate" if lost else f"a lower {rates} may help"
             raise (FedBMError if lost else DivergenceError)(
                 f"round {collected.round}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
             )

@@ -94,7 +94,7 @@ class Comparison:
 
 def compare(
     data: str | Path | Dataset = "digits",
-    methods: str | Iterable[str | Method] = ("fedavg", "fedbm"),
+    methods: str | Method | Iterable[str | Method] = ("fedavg", "fedbm"),
     *,
     beta: float | None = None,
     betas: Iterable[float] | None = None,
@@ -112,7 +112,7 @@ def compare(
     Args:
         data: a catalogued name, a path, or what `fedbm.load()` returned.
         methods: names, objects such as `fedbm.FedBM(temperature=5)`, or classes of your own as "FILE.py:CLASS"; or
-            one text, such as "fedavg,fedbm" or "all".
+            one object, or one text, such as "fedavg,fedbm" or "all".
         beta: the β of the Dirichlet partition; by default the data set's.
         betas: several values of β, in place of `beta`.
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
@@ -137,11 +137,15 @@ def compare(
     """
     if beta is not None and betas is not None:
         raise FedBMError("beta and betas are both given. Give every β in betas.")
+    if isinstance(betas, float | int):
+        raise FedBMError(f"betas must contain values, such as [0.05, 0.1], not be {betas}. For one β, use beta.")
     for name, instead in (("method", "methods"), ("seed", "seeds")):
         if name in settings:
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
     dataset = use_data(data, settings, partition=False, body=False)
-    chosen = list_methods(methods) if isinstance(methods, str) else list(methods)
+    if isinstance(methods, str):
+        methods = list_methods(methods)
+    chosen = list(methods) if isinstance(methods, Iterable) else [methods]
     values, word = ([beta], "beta") if betas is None else (list(betas), "betas")
     arguments = {flag: flag for flag in settings} | ({} if values == [None] else {"beta": word})
     configs = make_grid({}, settings, chosen, values, parse_seeds(seeds), arguments)

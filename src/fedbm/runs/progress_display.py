@@ -6,12 +6,12 @@ A terminal has live bars, a notebook has one line per run that changes in place,
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -86,12 +86,17 @@ def show_runs(
 
 
 class RemainingTime:
-    """Estimate the time of all remaining rounds of one or several runs from the latest finished rounds."""
+    """Estimate the time of all remaining rounds of one or several runs.
+
+    It is their number times the mean duration of the latest rounds, divided by the number of parallel runs.
+    """
 
     def __init__(self, rounds: Mapping[Hashable, int]) -> None:
         self._planned = rounds
         self._remaining = dict(rounds)
-        self._ends = deque([time.monotonic()], maxlen=RECENT_ROUNDS + 1)  # when it began, and when rounds ended
+        self._seconds: deque[float] = deque(maxlen=RECENT_ROUNDS)  # of the latest rounds
+        self._active: set[Hashable] = set()
+        self._parallel = 1  # the most runs that were active at the same time
 
     @property
     def rounds(self) -> int:
@@ -102,14 +107,17 @@ class RemainingTime:
         """Add news of a run. Return the remaining time in words, or "" if it is not known or no round remains."""
         if isinstance(news, Failure) or news.last:
             self._remaining[run] = 0
+            self._active.discard(run)
         else:
             self._remaining[run] = self._planned[run] - max(0, news.round - (news.record is None))
+            self._active.add(run)
         if isinstance(news, Event) and news.record is not None:
-            self._ends.append(time.monotonic())
-        rounds = len(self._ends) - 1
-        if not rounds or not self.rounds:
+            self._seconds.append(news.record.seconds["total"])
+        if not self._seconds or not self.rounds:
             return ""
-        words = format_seconds(self.rounds * (self._ends[-1] - self._ends[0]) / rounds)
+        self._parallel = max(self._parallel, len(self._active))
+        parallel = min(self._parallel, sum(remaining > 0 for remaining in self._remaining.values()))
+        words = format_seconds(self.rounds * fmean(self._seconds) / parallel)
         return f"remaining {words}{' for all runs' if len(self._planned) > 1 else ''}"
 
 

@@ -108,13 +108,13 @@ class RunView:
         return found
 
     def __repr__(self) -> str:
-        best = f", accuracy {mean_and_std([self.summary.best.accuracy])} %" if self.summary else ""
+        best = f", accuracy {format_percent([self.summary.best.accuracy])} %" if self.summary else ""
         return f"Run({self.id}: {self.label} on {self.data}, {self.state}{best})"
 
     def _repr_html_(self) -> str:
         moments = [(moment, self.scores(moment)) for moment in ("best", "last", "last_quarter", "averaged")]
         rows = [
-            (moment.replace("_", " "), scores.get("round", ""), *(mean_and_std([scores[name]]) for name in METRICS))
+            (moment.replace("_", " "), scores.get("round", ""), *(format_percent([scores[name]]) for name in METRICS))
             for moment, scores in moments
             if scores is not None
         ]
@@ -147,10 +147,10 @@ def describe_run(run: RunView) -> dict[str, Any]:
     }
 
 
-def mean_and_std(values: Sequence[float | None]) -> str:
+def format_percent(values: Sequence[float | None]) -> str:
     """Return the mean ± standard deviation in percent; a dash if a value is missing.
 
-    >>> mean_and_std([0.5, 0.6]), mean_and_std([0.5]), mean_and_std([0.5, None])
+    >>> format_percent([0.5, 0.6]), format_percent([0.5]), format_percent([0.5, None])
     ('55.0 ± 7.1', '50.0', '–')
     """
     found = spread_or_none(values)
@@ -162,7 +162,7 @@ def mean_and_std(values: Sequence[float | None]) -> str:
 def mean_scores(runs: Sequence[RunView]) -> list[str]:
     """Return the mean ± standard deviation of each of METRICS at the round chosen on validation."""
     found = [describe_run(run) for run in runs]
-    return [mean_and_std([one[metric] for one in found]) for metric in METRICS]
+    return [format_percent([one[metric] for one in found]) for metric in METRICS]
 
 
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -16,6 +16,7 @@ from fedbm.data.inspection.problems import choose_samples, find_problems
 from fedbm.data.splits import SPLITS, find_group_columns, find_shared_groups
 from fedbm.errors import shorten_list
 from fedbm.utils.io import atomic_write
+from fedbm.utils.text import format_count
 
 FORMAT = 1
 MIN_IMAGES = {"train": 10, "val": 5, "test": 5}  # warn if a class has fewer
@@ -76,7 +77,8 @@ class Inspection:
         ]
         for pairs, kind in ((self.exact, "equal"), (self.near, "nearly equal")):
             crossing = len(pairs_across_splits(data.split, pairs))
-            lines.append(f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets")
+            counted = format_count(len(pairs), "pair")
+            lines.append(f"duplicates: {counted} of {kind} images, {crossing} of them in different subsets")
         for column, values in self.shared.items():
             known = np.unique(data.columns[column][data.columns[column] != ""])
             lines.append(f"{column}: {len(values)} of {len(known)} values are in more than one subset")
@@ -193,7 +195,7 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
 
 
 def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:
-    return f"{len(items)} {one if len(items) == 1 else many} {what}: {shorten_list(items, MAX_NAMED)}"
+    return f"{format_count(len(items), one, many)} {what}: {shorten_list(items, MAX_NAMED)}"
 
 
 def _duplicates_json(data: Dataset, pairs: Pairs) -> dict[str, Any]:
