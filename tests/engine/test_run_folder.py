@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
-from fedbm.engine.run_folder import RunFolder, read_rounds, replace_nonfinite
+from fedbm.engine.run_folder import RunFolder, find_run, read_rounds, replace_nonfinite
 from fedbm.errors import FedBMError
 
 
@@ -168,3 +168,21 @@ def test_finite_by_hand() -> None:
         "b": None,
         "c": "nan",
     }
+
+
+def test_finding_a_run(tmp_path: Path) -> None:
+    for name in ("fedavg-digits-s0-aaaa", "fedbm-digits-s0-bbbb"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").touch()
+    one = tmp_path / "fedbm-digits-s0-bbbb"
+    assert find_run(tmp_path, "bbbb") == find_run(tmp_path, one.name) == find_run(tmp_path, str(one)) == one
+    for name in ("fedavg-c-s0-cccd", "fedavg-chars-s0-dddd"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").touch()
+    assert find_run(tmp_path, "fedavg-c") == tmp_path / "fedavg-c-s0-cccd"  # whole words are preferred
+    with pytest.raises(FedBMError, match=r'"digits" matches 2 runs in .*: [^ ]*, [^ ]*\. Give more of the id'):
+        find_run(tmp_path, "digits")
+    with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists the runs"):
+        find_run(tmp_path, "ffff")
+    with pytest.raises(FedBMError, match=r" is a folder of \d runs\. Give one of them, such as .*fedavg-c"):
+        find_run(tmp_path / "elsewhere", str(tmp_path))

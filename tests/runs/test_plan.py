@@ -14,7 +14,7 @@ import pytest
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedProx
-from fedbm.runs.plan import find_run, make_plan
+from fedbm.runs.plan import make_plan
 from fedbm.runs.run_config import check_config, make_config, to_sections
 
 
@@ -120,24 +120,6 @@ def test_a_method_of_ones_own_may_have_fields_of_any_kind(tiny: dict[str, Any]) 
     check_config(config)
     assert make_plan(config).id.startswith("curious-scans-s0-")
     assert make_plan(dataclasses.replace(config, method=Curious(layers=(3,)))).id != make_plan(config).id
-
-
-def test_finding_a_run(tmp_path: Path) -> None:
-    for name in ("fedavg-digits-s0-aaaa", "fedbm-digits-s0-bbbb"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.toml").touch()
-    one = tmp_path / "fedbm-digits-s0-bbbb"
-    assert find_run(tmp_path, "bbbb") == find_run(tmp_path, one.name) == find_run(tmp_path, str(one)) == one
-    for name in ("fedavg-c-s0-cccd", "fedavg-chars-s0-dddd"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.toml").touch()
-    assert find_run(tmp_path, "fedavg-c") == tmp_path / "fedavg-c-s0-cccd"  # whole words are preferred
-    with pytest.raises(FedBMError, match=r'"digits" matches 2 runs in .*: [^ ]*, [^ ]*\. Give more of the id'):
-        find_run(tmp_path, "digits")
-    with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists the runs"):
-        find_run(tmp_path, "ffff")
-    with pytest.raises(FedBMError, match=r" is a folder of \d runs\. Give one of them, such as .*fedavg-c"):
-        find_run(tmp_path / "elsewhere", str(tmp_path))
 
 
 def test_a_method_of_ones_own_is_named_by_its_code_and_its_fields(tmp_path: Path) -> None:

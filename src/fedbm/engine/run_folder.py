@@ -14,13 +14,13 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from fedbm.engine.round_record import RoundRecord
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, shorten_list
 from fedbm.utils.io import atomic_write, cannot_write, lock_file
 from fedbm.utils.json_records import decode
 
@@ -124,3 +124,37 @@ def replace_nonfinite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def find_runs(out: Path, names: Sequence[str]) -> list[Path]:
+    """Return the run folders that *names* name: folders of runs, or what find_run() accepts. Default: all in *out*."""
+    if not names:
+        return _runs_in(out)
+    return [run for name in names for run in _runs_in(Path(name)) or [find_run(out, name)]]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("*/config.toml"))
+
+
+def find_run(out: Path, name: str) -> Path:
+    """Return the run folder of *name*: a path, an id, or a part of one id, such as its first words."""
+    if not name:
+        raise FedBMError("the name of the run is empty. Give its folder, its id or a part of the id.")
+    for path in (Path(name), out / name):
+        if (path / "config.toml").exists():
+            return path
+    runs = _runs_in(out)
+    found = [path for path in runs if path.name.startswith(f"{name}-")] or [path for path in runs if name in path.name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = shorten_list([path.name for path in found], 3)
+        raise FedBMError(
+            f'"{name}" matches {len(found)} runs in {out}: {names}. Give more of the id, or the folder of the run.'
+        )
+    if inside := _runs_in(Path(name)):
+        raise FedBMError(f"{name} is a folder of {len(inside)} runs. Give one of them, such as {inside[0]}.")
+    if Path(name).is_dir():
+        raise FedBMError(f"{name} contains neither runs nor records of experiments")
+    raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder; 'fedbm list {out}' lists the runs")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
+from fedbm.engine.run_folder import find_runs
 from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.reproduction import Reproduction
@@ -18,7 +19,6 @@ from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import Pictures, render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.method_comparison import Comparison
-from fedbm.runs.plan import find_runs
 from fedbm.runs.run_view import RunView, read_runs
 from fedbm.utils.io import write_text
 

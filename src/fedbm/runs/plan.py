@@ -22,7 +22,7 @@ from fedbm.data.inspection.problems import find_problems
 from fedbm.data.partition import Partition, check_partition, check_scored, hold_out, load_partition
 from fedbm.data.partitioners import PARTITIONERS
 from fedbm.engine.augmentation import check_augment
-from fedbm.errors import FedBMError, join_words, shorten_list
+from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
 from fedbm.language.concept_distribution import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
@@ -258,37 +258,3 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
                 f"{method.name} has a phase that trains only {parts}, but there are no parameters to train. "
                 "Use a body that has some, freeze less of it, or use another method."
             )
-
-
-def find_runs(out: Path, names: Sequence[str]) -> list[Path]:
-    """Return the run folders that *names* name: folders of runs, or what find_run() accepts. Default: all in *out*."""
-    if not names:
-        return _runs_in(out)
-    return [run for name in names for run in _runs_in(Path(name)) or [find_run(out, name)]]
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob("*/config.toml"))
-
-
-def find_run(out: Path, name: str) -> Path:
-    """Return the run folder of *name*: a path, an id, or a part of one id, such as its first words."""
-    if not name:
-        raise FedBMError("the name of the run is empty. Give its folder, its id or a part of the id.")
-    for path in (Path(name), out / name):
-        if (path / "config.toml").exists():
-            return path
-    runs = _runs_in(out)
-    found = [path for path in runs if path.name.startswith(f"{name}-")] or [path for path in runs if name in path.name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = shorten_list([path.name for path in found], 3)
-        raise FedBMError(
-            f'"{name}" matches {len(found)} runs in {out}: {names}. Give more of the id, or the folder of the run.'
-        )
-    if inside := _runs_in(Path(name)):
-        raise FedBMError(f"{name} is a folder of {len(inside)} runs. Give one of them, such as {inside[0]}.")
-    if Path(name).is_dir():
-        raise FedBMError(f"{name} contains neither runs nor records of experiments")
-    raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder; 'fedbm list {out}' lists the runs")

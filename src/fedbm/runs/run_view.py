@@ -14,10 +14,9 @@ from fedbm.data.partition import assignment_digest
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
 from fedbm.engine.round_record import RoundRecord, Scores
-from fedbm.engine.run_folder import FORMAT, RunFolder, read_rounds
+from fedbm.engine.run_folder import FORMAT, RunFolder, find_run, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
-from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_file_types import (
     CONFIG_FILE,

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.runs.plan import find_runs
+    from fedbm.engine.run_folder import find_runs
     from fedbm.runs.run_view import read_runs
 
     out = runs_folder(args)

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.engine.run_folder import find_run
     from fedbm.runs.feature_map import write_features
-    from fedbm.runs.plan import find_run
     from fedbm.runs.run_record import write_record
     from fedbm.runs.run_view import check_unedited, read_run
 

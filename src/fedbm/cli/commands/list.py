@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the table, then why runs failed, are edited or cannot be read."""
     from fedbm.cli.console_tables import describe_reasons, run_facts, table
-    from fedbm.runs.plan import find_runs
+    from fedbm.engine.run_folder import find_runs
     from fedbm.runs.run_view import EDITED, read_run
 
     out = runs_folder(args)

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.console_tables import table
-    from fedbm.runs.plan import find_run
+    from fedbm.engine.run_folder import find_run
     from fedbm.runs.prediction import load_model
     from fedbm.utils.io import check_replaceable, write_text
 

@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.engine.run_folder import find_runs
     from fedbm.report.render.markdown import render_markdown
     from fedbm.report.write import RENDERERS, make_report, report_path, save_report
-    from fedbm.runs.plan import find_runs
 
     out = runs_folder(args)
     if out.suffix in RENDERERS:

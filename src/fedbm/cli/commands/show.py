@@ -28,8 +28,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     import numpy as np
 
     from fedbm.cli.console_tables import partition_table, result_table, run_facts
+    from fedbm.engine.run_folder import find_run
     from fedbm.report.privacy_sentences import client_losses
-    from fedbm.runs.plan import find_run
     from fedbm.runs.run_view import EDITED, read_run
 
     run = read_run(find_run(runs_folder(args), args.run))
