@@ -107,7 +107,7 @@ def test_a_node_that_cannot_be_used(
 
 def test_a_run_that_must_stay_in_this_process_refuses(tiny: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(FedBMError, match="on = ray needs several runs"):
-        run(plan_of(tiny, tmp_path, on="ray"))
+        next(run(plan_of(tiny, tmp_path, on="ray")))
 
 
 @pytest.fixture

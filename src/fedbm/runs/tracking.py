@@ -16,11 +16,17 @@ PARTS = ("loss", "generator", "val", "test", "bytes", "seconds")
 
 def make_trackers(name: str) -> list[Callback]:
     """Return the callback of a tracker; none for "none". Raise FedBMError if its package is not installed."""
-    kinds: dict[str, type[Callback]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+    kinds: dict[str, tuple[type[Callback], str]] = {
+        "tensorboard": (TensorBoard, 'pip install "fedbm[tensorboard]"'),
+        "mlflow": (MLflow, 'pip install "fedbm[mlflow]"'),
+        "wandb": (WeightsAndBiases, 'pip install "fedbm[wandb]"'),
+    }
+    if name not in kinds:
+        return []
+    kind, command = kinds[name]
     try:
-        return [kinds[name]()] if name in kinds else []
+        return [kind()]
     except ImportError as error:
-        command = f'pip install "fedbm[{name}]"'
         raise FedBMError(f"track = {name} needs a package that is not installed: {command}") from error
     except Exception as error:  # no connection, for example
         raise FedBMError(f"track = {name} cannot start: {type(error).__name__}: {error}") from error
