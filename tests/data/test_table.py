@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -326,3 +328,19 @@ def test_excel_tables_are_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(FedBMError, match=r'table.xlsx needs openpyxl: pip install "fedbm\[excel\]", or save it as CSV'):
         detect(tmp_path / "table.xlsx")
+
+
+def test_rows_of_a_sheet_that_does_not_state_its_size_may_end_anywhere(tmp_path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    make(tmp_path)
+    book = openpyxl.Workbook()
+    for i, line in enumerate([("path", "label", "note"), *((f"images/{i}.png", i % 2) for i in range(6))]):
+        book.active.append([*line, *["seen"] * (i == 3)])
+    book.active["F2"].fill = openpyxl.styles.PatternFill("solid", fgColor="FF0000")  # an empty cell with a colour
+    book.save(tmp_path / "stated.xlsx")
+    with zipfile.ZipFile(tmp_path / "stated.xlsx") as stated, zipfile.ZipFile(tmp_path / "table.xlsx", "w") as table:
+        for name in stated.namelist():
+            table.writestr(name, re.sub(rb"<dimension[^>]*>", b"", stated.read(name)))
+    decoded = read_at(tmp_path / "table.xlsx")
+    assert shades(decoded) == list(range(6))
+    assert decoded.index.columns["note"].tolist() == ["", "", "seen", "", "", ""]

@@ -108,6 +108,9 @@ def test_only_keys_of_server_toml_are_known(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "nodes" / "west.pub").write_text(keys["north"] + " a comment")
     with pytest.raises(FedBMError, match="north and west have the same public key"):
         find_registered(tmp_path, settings)
+    (tmp_path / "nodes" / "west.pub").write_bytes(f"{keys['north']} Sankt Jürgen\n".encode("latin-1"))
+    with pytest.raises(FedBMError, match="north and west have the same public key"):
+        find_registered(tmp_path, settings)
     (tmp_path / "nodes" / "west.pub").unlink()
     with pytest.raises(FedBMError, match=r"cannot read .*west\.pub, .*: .*No such file"):
         find_registered(tmp_path, settings)

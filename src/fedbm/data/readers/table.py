@@ -310,7 +310,8 @@ def _read_excel(path: Path) -> Table:
         raise FedBMError(f'reading {path} needs openpyxl: pip install "fedbm[excel]", or save it as CSV') from error
     except Exception as error:  # a damaged workbook raises many kinds of errors: BadZipFile, KeyError, ParseError, …
         raise FedBMError(f"cannot read {path}: {error}") from error
-    return _arrange_rows(rows, str(path))
+    width = max(map(len, rows), default=0)  # of a sheet that does not state it, rows end at their last cell
+    return _arrange_rows([[*row, *[None] * (width - len(row))] for row in rows], str(path))
 
 
 def _read_split(path: Path, names: Sequence[str], words: Sequence[str]) -> NDArray[np.uint8]:

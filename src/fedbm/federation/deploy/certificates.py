@@ -117,7 +117,7 @@ def read_public_key(path: Path) -> str:
         raise FedBMError(f"cannot read {path}, the public key of a node: {error}; copy its node.pub again") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         raise FedBMError(f"{path} is not a key on the curve P-384; make one with ssh-keygen -t ecdsa -b 384")
-    return " ".join(content.decode().split()[:2])
+    return b" ".join(content.split()[:2]).decode()  # a comment may have any encoding
 
 
 def check_private(path: Path) -> None:
