@@ -280,9 +280,14 @@ def test_the_store_is_mapped_and_what_was_changed_in_memory_is_not_read_from_it(
     assert not spare.exists()
     stored[299, 1] += 1
     raw = np.memmap(tmp_path / "raw", np.uint8, "w+", shape=(4, 2))
-    for array in (stored, stored[10:], np.load(tmp_path / "images.npy", mmap_mode="c")[5:], raw):
+    (tmp_path / "zip").write_bytes(b"PK\x03\x04")  # pixels, which np.load() would take for a .npz file
+    zipped = np.memmap(tmp_path / "zip", np.uint8, "c", shape=(2, 2))
+    np.save(tmp_path / "bits.npy", np.eye(4, 2, dtype=bool))
+    bits = np.load(tmp_path / "bits.npy", mmap_mode="c").view(np.uint8)
+    for array in (stored, stored[10:], np.load(tmp_path / "images.npy", mmap_mode="c")[5:], raw, zipped, bits):
         assert worker_process.share_array(array, spare) == spare
         assert np.array_equal(np.load(spare), array)
+        assert np.load(spare).dtype == np.uint8
 
 
 @pytest.mark.parametrize("kind", ["lambda", "main"])

@@ -49,6 +49,17 @@ def test_bf16_gradients_of_one_pixel_do_not_come_from_unset_memory():
     assert not bool(gradient[:, :, padded].any())
 
 
+def test_bf16_features_of_images_that_are_not_square_have_the_size_of_fp32():
+    """The last stage starts from one column of two pixels here, where stride 1 would give two."""
+    body, images = ResNet18(1, 8).eval(), torch.randn(4, 1, 32, 16, generator=torch.Generator().manual_seed(0))
+    last = []
+    body.layer4[0].conv2.register_forward_pre_hook(lambda _, inputs: last.append(inputs[0].shape))
+    body(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        body(images)
+    assert last[0] == last[1]
+
+
 def test_feature_dim_is_measured_if_not_declared():
     body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 7), torch.nn.BatchNorm1d(7))
     assert feature_dim(body, (1, 4, 4)) == 7

@@ -82,7 +82,7 @@ class BasicBlock(nn.Module):
         shortcut = x if self.downsample is None else self.downsample(x)
         # Of one pixel, both strides give the same pixel. For stride 2 in bf16, PyTorch 2.13 on a CPU fills a part of
         # the weight's gradient with unset memory.
-        stride = 1 if x.dtype == torch.bfloat16 and x.is_cpu and x.shape[-1] == 1 else self.conv1.stride
+        stride = 1 if x.dtype == torch.bfloat16 and x.is_cpu and x.shape[2:] == (1, 1) else self.conv1.stride
         x = F.relu(self.bn1(F.conv2d(x, self.conv1.weight, None, stride, 1)), inplace=True)
         return F.relu(self.bn2(self.conv2(x)).add_(shortcut), inplace=True)
 

@@ -28,6 +28,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -44,9 +45,10 @@ def share_array(array: NDArray[np.uint8], spare: Path) -> Path:
     """Return the .npy file of *array*, for another process. If it has none or was changed in memory, write *spare*."""
     if isinstance(array, np.memmap) and array.filename is not None:
         with suppress(OSError, ValueError):  # its file is gone, or not a .npy file
-            stored = np.load(array.filename, mmap_mode="c")
+            stored = open_memmap(array.filename, mode="c")
             parts = (slice(first, first + 256) for first in range(0, len(array), 256))  # all at once would take memory
-            if stored.shape == array.shape and all(np.array_equal(array[part], stored[part]) for part in parts):
+            same = (stored.shape, stored.dtype) == (array.shape, array.dtype)
+            if same and all(np.array_equal(array[part], stored[part]) for part in parts):
                 return Path(array.filename)
     np.save(spare, array, allow_pickle=False)
     return spare
