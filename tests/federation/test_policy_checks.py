@@ -147,6 +147,20 @@ def test_no_node_spends_privacy_in_vain_once_a_needed_one_has_reached_its_limit(
     assert any("does not allow a larger privacy loss" in line["why"] for line in events_of(deployed.state, "refused"))
 
 
+def test_no_node_spends_privacy_in_vain_once_a_needed_one_cannot_count_its_own(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, {"dp_noise": 1.0, "min_updates": 3, "max_round_attempts": 5})
+
+    def damage(request: Any, reply: Any) -> Any:
+        if request.metadata.message_type == "train":
+            (Path(str(second(deployed).config["state"])) / "privacy.json").write_text("{")
+        return reply
+
+    second(deployed).spoil = damage
+    with pytest.raises(FedBMError, match="never had enough usable updates"):
+        deployed.serve()
+    assert train_requests(deployed, 0) == 2
+
+
 @pytest.mark.parametrize("approval", [False, True])
 def test_too_few_nodes_never_make_a_round(
     approval: bool, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,7 +81,8 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "busy": "is still working on this run",
     "failed": "failed; see its own log",
 }
-SITE_RULES = ("policy", "answers", "method", "rounds", "counts", "noise", "epsilon", "few", "approval")
+# refusals that last until someone at the site changes its rules or files
+SITE_RULES = ("policy", "privacy", "answers", "method", "rounds", "counts", "noise", "epsilon", "few", "approval")
 
 
 class Refusal(Exception):

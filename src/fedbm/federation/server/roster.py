@@ -2,7 +2,8 @@
 
 A node is identified by its key: the registry has the name and client number of every Flower node id, and a census with
 another name or number is refused. A node with too many missed deadlines is left out of one round, which reduces its
-count by one. A usable answer sets the count to 0. A refusal counts as a missed deadline.
+count by one. A usable answer sets the count to 0. A refusal counts as a missed deadline; if it is by the rules of the
+site, the node leaves, and is asked for its census again.
 """
 
 from __future__ import annotations
