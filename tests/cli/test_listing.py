@@ -66,10 +66,23 @@ def test_a_narrow_terminal_keeps_what_an_id_does_not_contain(tmp_path: Path) -> 
 @pytest.mark.parametrize("width", [30, 45, 60])
 def test_a_number_is_never_on_two_lines(width: int) -> None:
     """The rest of 2345 on a line of its own looks like another number. Where it has no room, "…" shows that."""
+    *_, first, second, third = drawn([[1000 + place for place in range(10)]] * 3, list("abcdefghij"), width)
+    assert [line.split()[0] for line in (first, second, third)] == ["0", "1", "2"]
+
+
+def test_long_names_of_classes_leave_room_for_numbers() -> None:
+    """In a terminal of 80 columns, names are on several lines, and clients and numbers are whole."""
+    names = ["actinic keratoses", "basal cell carcinoma", "benign keratosis", "dermatofibroma", "vascular lesion"]
+    *_, first, second = drawn([[1234] * 6, [56] * 6], [*names, "melanoma"], 80)
+    assert first.split() == ["0", "7404", *["1234"] * 6]
+    assert second.split() == ["1", "336", *["56"] * 6]
+
+
+def drawn(counts: list[list[int]], classes: list[str], width: int) -> list[str]:
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    terminal.print(partition_table(np.array([[1000 + place for place in range(10)]] * 3), list("abcdefghij")))
+    terminal.print(partition_table(np.array(counts), classes))
     assert isinstance(terminal.file, io.StringIO)
-    assert len(terminal.file.getvalue().splitlines()) == 4
+    return terminal.file.getvalue().splitlines()
 
 
 def test_a_pipe_gets_everything(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

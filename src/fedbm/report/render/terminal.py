@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from fedbm.report.document import Block, Report, Section, Table, drop_details, group_adjacent
 from fedbm.report.format import format_cell
@@ -37,10 +38,8 @@ def rich_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], 
     """Return a table for the terminal; *left* says which columns are aligned to the left."""
     made = RichTable(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for head, is_left in zip(heads, left, strict=True):
-        if is_left:
-            made.add_column(head, overflow="fold")
-        else:  # half a number on the next line would look like another number
-            made.add_column(head, justify="right", no_wrap=True)
-    for row in rows:
-        made.add_row(*map(str, row))
+        made.add_column(head, justify="left" if is_left else "right", overflow="fold")
+    for row in rows:  # half a number on the next line would look like another number
+        cells = zip(map(str, row), left, strict=False)
+        made.add_row(*(cell if is_left else Text(cell, overflow="ellipsis") for cell, is_left in cells))
     return made
