@@ -5,7 +5,7 @@
 
 A folder is written under a temporary name and then renamed, so it is never incomplete. If two processes prepare the
 same data at once, the second uses the result of the first. Opening a folder checks the length of every file and the
-SHA-256 of every file except the images. The SHA-256 of the images is checked only on request.
+SHA-256 of every file except the images. Only on request, it also checks images and class names by checksum().
 """
 
 from __future__ import annotations
