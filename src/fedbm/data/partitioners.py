@@ -356,7 +356,7 @@ def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator, stric
             if strict:
                 raise FedBMError(
                     f"no draw gave each of the {len(clients)} clients at least {min_samples} samples: use fewer "
-                    "clients or a larger beta, or remove strict_min_samples so that samples can be moved"
+                    "clients or a smaller min_samples, or remove strict_min_samples so that samples can be moved"
                 )
             source = max(range(len(clients)), key=lambda number: len(clients[number]))
             sample = clients[source].pop(int(rng.integers(len(clients[source]))))

@@ -34,7 +34,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if not chosen:
         raise FedBMError(f"there are no runs in {out} to export. 'fedbm run' makes one.")
     for run in read_runs(chosen):
-        write_events(run, folder := Path(args.tensorboard) / run.id)
+        folder = Path(args.tensorboard) / run.id
+        try:
+            write_events(run, folder)
+        except OSError as error:
+            raise FedBMError(f"cannot write events to {folder}: {error.strerror}. Choose another folder.") from error
         console.print(f"events: {folder}")
 
 
@@ -45,9 +49,8 @@ def write_events(run: RunView, folder: Path) -> None:
     except ImportError as error:
         raise FedBMError('writing events needs tensorboard: pip install "fedbm[tensorboard]"') from error
     from fedbm.runs.tracking import scalars
-    from fedbm.utils.io import make_folder
 
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FedBMError(f"{folder} already contains files. Remove it, or choose another folder.")
     with SummaryWriter(str(folder)) as writer:
