@@ -139,9 +139,10 @@ def test_a_round_goes_on_without_a_dead_node_where_fewer_answers_do(tmp_path: Pa
         study.fedbm("run", study.folder, study.file, "--detach")
         study.training(2)
         study.fedbm("stop", study.folder / NODES[0])
-        study.until(lambda s: s["round"] >= 3, 200)
-        without = next(record for record in study.records() if record["round"] == 2)
+        study.until(lambda s: any(len(record["clients"]) < 3 for record in study.records()), 260)
+        without = next(record for record in study.records() if len(record["clients"]) < 3)
         assert [entry["client"] for entry in without["clients"]] == [1, 2]
+        assert without["round"] in (2, 3)  # its answer of round 2 may arrive before it is stopped
         ready([study.start("node", study.folder / NODES[0])])
         study.finished()
         assert study.final_digest() == study.digests()[-1]
