@@ -112,6 +112,8 @@ def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch)
         ({"name": "modules", "only": ["beat=1"]}, 'only: "beat" is not an axis (did you mean "beta"?)'),
         ({"name": "confirmation", "seeds": [0]}, "plans the seeds 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 only. Choose among"),
         ({"name": "modules", "seeds": [1, 1]}, "seeds must be a count from 1 to 99"),
+        ({"name": "modules", "rounds": 3}, "rounds is not a key of [engine], and the experiment decides it"),
+        ({"name": []}, "name an experiment"),
         ({"name": "modules", "callbacks": [print]}, "callbacks must be objects of subclasses of fedbm.Callback"),
     ],
 )

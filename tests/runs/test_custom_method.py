@@ -113,7 +113,7 @@ def test_a_script_is_imported_by_other_processes_only_if_it_has_a_guard(
         'script.py has no `if __name__ == "__main__":` around its calls. '
         "Put it in a file of its own and import it, then its runs are parallel."
     )
-    before = [] if guarded else ["started", "[Comparison(1 runs of fedavg)]", note]
+    before = [] if guarded else ["started", "[Comparison(1 run of fedavg)]", note]
     assert done.stdout.splitlines() == [*before, "halved · scale=0.25"]
 
 

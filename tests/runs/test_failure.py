@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from whole_runs import play, small_plan_of, stop_after
 
+import fedbm
 from fedbm.errors import DivergenceError, FedBMError
 from fedbm.runs.failure import Failure, clear_failure, failure_of, keep_failure
 from fedbm.runs.run_view import read_run
@@ -35,6 +36,22 @@ def test_the_class_of_the_error_decides_what_a_divergence_is() -> None:
     """A message may mention values that are not finite for other reasons."""
     assert Failure.of(DivergenceError("round 3: stopped")) == Failure("round 3: stopped", diverged=True)
     assert not Failure.of(FedBMError("the embeddings are not finite")).diverged
+
+
+class Forgets(fedbm.FedAvg):
+    name: ClassVar[str] = "forgets"
+
+    def finish_client(self, *arguments: Any) -> Any:
+        return None
+
+
+def test_a_failed_method_does_not_stop_the_others(tiny: dict[str, Any], scans: Path, tmp_path: Path) -> None:
+    free = {key: value for key, value in tiny.items() if key not in ("data", "method", "size", "channels")}
+    found = fedbm.compare(
+        fedbm.load(scans, size=tiny["size"], channels=1), [Forgets(), "fedavg"], seeds=1, out=tmp_path, **free
+    )
+    assert [run.method for run in found.runs] == ["fedavg"]
+    assert "in finish_client: TypeError: cannot unpack" in found.failures[0]
 
 
 def test_a_run_that_resumes_in_any_command_has_not_failed(tiny: dict[str, Any], tmp_path: Path) -> None:

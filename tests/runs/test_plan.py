@@ -230,8 +230,13 @@ def test_objects_of_the_wrong_kind_are_named(tiny: dict[str, Any], tmp_path: Pat
     free = {key: value for key, value in tiny.items() if key not in ("data", "method")} | {"out": tmp_path}
     with pytest.raises(FedBMError, match="partition must be what a partitioner such as"):
         fedbm.simulate(tiny["data"], [[0, 1], [2]], **free)  # type: ignore[arg-type]
-    with pytest.raises(FedBMError, match="body must be a function that makes the module"):
-        fedbm.simulate(tiny["data"], body=nn.Flatten(), **free)
+    bodies = {key: value for key, value in free.items() if key != "width"} | {"method": "fedavg"}
+    same = nn.Flatten()
+    for body in (nn.Flatten(), lambda: None):
+        with pytest.raises(FedBMError, match="body must be a function that makes the module"):
+            fedbm.simulate(tiny["data"], body=body, **bodies)  # type: ignore[arg-type]
+    with pytest.raises(FedBMError, match="body returned the same module twice"):
+        fedbm.simulate(tiny["data"], body=lambda: same, **bodies)
     with pytest.raises(FedBMError, match="loss must return a dict of terms.* not a Tensor"):
         fedbm.simulate(tiny["data"], method=Bare(), **free)
 

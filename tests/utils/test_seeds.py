@@ -1,5 +1,7 @@
 """Streams depend only on their names, and building a module restores the global generator."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 
 from fedbm.utils.seeds import derive, numpy_rng, seeded_modules, torch_rng
@@ -22,3 +24,13 @@ def test_building_modules_restores_the_global_generator():
         two = torch.nn.Linear(3, 3)
     assert torch.equal(one.weight, two.weight)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_threads_build_the_modules_that_one_thread_builds():
+    def build(root):
+        with seeded_modules(root, "body"):
+            return torch.stack([torch.nn.Linear(300, 300).weight.sum() for _ in range(20)])
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(build, range(8)))
+    assert all(torch.equal(found[root], build(root)) for root in range(8))

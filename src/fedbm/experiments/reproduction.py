@@ -216,6 +216,11 @@ def reproduce(
         experiments = [read_experiment(Path(name))]
     else:
         experiments = find_experiments([name] if isinstance(name, str) else name)
+    if not experiments:
+        raise FedBMError("no experiment is given: name an experiment or a file")
+    for flag in engine:
+        if "engine" not in to_sections({flag: ""}):
+            raise FedBMError(f"{flag} is not a key of [engine], and the experiment decides it. Remove {flag}.")
     limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
     chosen, console = None if seeds is None else parse_seeds(seeds), progress_console(progress)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedbm.errors import FedBMError
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
 from fedbm.utils.optimizers import MakeOptimizer
@@ -56,7 +57,10 @@ class Task:
     def body(self) -> nn.Module:
         """Build the initial body from its own seed stream, so that it is equal for all methods."""
         with seeded_modules(self.seed, "body"):
-            return self.make_body()
+            body = None if isinstance(self.make_body, nn.Module) else self.make_body()
+        if not isinstance(body, nn.Module):
+            raise FedBMError("body must be a function that makes the module, such as lambda: MyBody()")
+        return body
 
     def normalise(self) -> Normalise:
         return Normalise(self.mean, self.std)

@@ -165,16 +165,18 @@ def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
     training = body.training
     try:
         with torch.no_grad():
-            features: Tensor = body.eval()(torch.zeros(1, *shape))
+            features: Tensor = body.eval()(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise FedBMError(
             f"the body cannot read images of shape {shape} ({str(error).splitlines()[0]}): make it for "
             f"{shape[0]} channels and this height and width"
         ) from error
     body.train(training)
-    if features.ndim != 2:
+    found = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+    length = getattr(body, "feature_dim", None) or (features.shape[-1] if isinstance(features, Tensor) else "F")
+    if found != f"torch.float32 [2, {length}]":
         raise FedBMError(
-            f"the body returned shape {tuple(features.shape)}, but it must map images to features [B,F]; "
+            f"the body returned {found} for 2 images, but it must return features, torch.float32 [2, {length}]; "
             "end it with nn.Flatten()"
         )
     return features

@@ -226,5 +226,5 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
                     yield job, event
                     if event.record is not None and not event.last and budget.is_last_round(job.folder):
                         return  # closing it writes a checkpoint
-        except FedBMError as error:
+        except Exception as error:
             yield job, Failure.of(error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +24,17 @@ class Failure:
     reason: str
     diverged: bool = False  # training itself failed, because a value is not finite
 
-    @classmethod
-    def of(cls, error: FedBMError) -> Failure:
-        return cls(str(error), isinstance(error, DivergenceError))
+    @staticmethod
+    def of(error: Exception) -> Failure:
+        """Return the failure as a sentence. An error of a method's own code is also printed, and its hook named."""
+        if isinstance(error, FedBMError):
+            return Failure(str(error), isinstance(error, DivergenceError))
+        traceback.print_exception(error)
+        if "CUDA error" in str(error):
+            return DeviceFailure(f"The GPU failed: {str(error).splitlines()[0]}")
+        lines = "\n".join(frame.line or "" for frame in traceback.extract_tb(error.__traceback__))
+        hooks = re.findall(r"method\.(\w+)\(", lines)
+        return Failure(f"{f'in {hooks[-1]}: ' if hooks else ''}{type(error).__name__}: {error}")
 
 
 class DeviceFailure(Failure):

@@ -35,7 +35,7 @@ from fedbm.runs.run_config import (
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
 from fedbm.runs.runner import check_engine, check_method_object, use_data
 from fedbm.runs.seed_list import parse_seeds
-from fedbm.utils.text import make_html
+from fedbm.utils.text import format_count, make_html
 
 CAPTION = "Test scores in %, mean ± std over seeds"
 HEADS = ("data", "partition", "β", "method", "seeds", *METRICS)
@@ -67,7 +67,7 @@ class Comparison:
     def __repr__(self) -> str:
         names = join_words(dict.fromkeys(run.label for run in self.runs), "and")
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        return f"Comparison({len(self.runs)} runs of {names}{failed})"
+        return f"Comparison({format_count(len(self.runs), 'run')} of {names}{failed})"
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per run; raise FedBMError if pandas is not installed."""

@@ -249,7 +249,9 @@ def concepts_for(
 def check_trained(method: Method, task: Task, epochs: int) -> None:
     """Raise FedBMError if a user's body does not fit the images, or a phase of training has no parameters."""
     with seeded_modules(task.seed, "model"):  # a user's method may use the global random generator
-        probe_body(task.body(), task.shape)
+        probe_body(body := task.body(), task.shape)
+        if body is task.body():
+            raise FedBMError("body returned the same module twice. Make a new one in each call: lambda: MyBody()")
         model = method.model(task)
     for phase in method.phases(epochs):
         if phase.epochs and not train_only(model, phase.train):

@@ -353,6 +353,8 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         else:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, [*shared, *option_flags()])}')
         value = flags[flag]
+        if isinstance(value, list | tuple):  # such as mean=(0.5,), freeze=["conv1", "bn1"]
+            value = ",".join(map(str, value))
         values.setdefault(section, {})[name] = str(value) if isinstance(value, Path | torch.device) else value
     return values
 

@@ -15,7 +15,6 @@ import pickle
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -284,13 +283,8 @@ def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event 
         return [event]
     except StopIteration:
         return [None]
-    except FedBMError as error:
-        return [Failure.of(error)]
     except Exception as error:  # the other runs of this process continue
-        traceback.print_exc()
-        if "CUDA error" in str(error):
-            return [DeviceFailure(f"The GPU failed: {str(error).splitlines()[0]}")]
-        return [Failure(f"{type(error).__name__}: {error}")]
+        return [Failure.of(error)]
 
 
 def _advance(job: Job) -> Generator[Event | None, None, None]:

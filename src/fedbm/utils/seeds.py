@@ -11,9 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import numpy as np
 import torch
+
+_GLOBAL_GENERATOR = RLock()  # PyTorch's, which the runs of several threads share
 
 
 def derive(root: int, *names: str | int) -> int:
@@ -34,7 +37,7 @@ def torch_rng(root: int, *names: str | int) -> torch.Generator:
 @contextmanager
 def seeded_modules(root: int, *names: str | int) -> Iterator[None]:
     """Draw initial weights of modules built inside from this stream; restore the global generator afterwards."""
-    with torch.random.fork_rng(devices=[]):
+    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         seed = derive(root, *names)
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():  # without a GPU, torch.manual_seed saves the stack for later, at every call
