@@ -81,7 +81,7 @@ def test_concepts_belong_to_class_names() -> None:
     assert oct_c8["DR"] == "diabetic retinopathy"
     assert oct_c8["MH"] == "macular hole"
     characters = find_entry("femnist").classes
-    assert (characters["A"], characters["a"]) == ("uppercase letter A (capital)", "lowercase letter a (small)")
+    assert (characters["A"], characters["a"]) == ("large block capital A as in alpha", "tiny minuscule a as in alpha")
 
 
 def test_images_that_flips_would_change_are_not_flipped() -> None:

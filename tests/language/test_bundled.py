@@ -50,10 +50,9 @@ def test_each_file_matches_the_catalogue(name: str) -> None:
 def test_bundled_concepts_are_well_separated(name: str) -> None:
     bundled = load(name)
     between = bundled.similarity().fill_diagonal_(-1)
-    assert float(between.max()) < 0.99
+    assert float(between.max()) < (0.87 if name == "femnist" else 0.99)  # upper and lower case letters differ, too
     assert int(count_misassigned(bundled.embeddings).sum()) == 0
-    if name != "femnist":  # a language model hardly distinguishes upper and lower case letters
-        assert "All concepts are well separated" in bundled.describe_separability()[1]
+    assert "All concepts are well separated" in bundled.describe_separability()[1]
 
 
 def test_classes_are_found_in_any_order_and_in_part() -> None:
