@@ -64,16 +64,17 @@ def test_feature_dim_is_measured_if_not_declared():
     body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 7), torch.nn.BatchNorm1d(7))
     assert feature_dim(body, (1, 4, 4)) == 7
     assert body.training
-    with pytest.raises(FedBMError, match=r"returned torch.float32 \[2, 1, 4, 4\] for 2 images"):
+    with pytest.raises(FedBMError, match=r"returned torch.float32 \[2, 1, 4, 4\], but"):
         feature_dim(torch.nn.Identity(), (1, 4, 4))
 
 
 @pytest.mark.parametrize(
     ("found", "wrong"),
     [
-        ("tuple", lambda x: (x.flatten(1), 1)),
+        ("a tuple", lambda x: (x.flatten(1), 1)),
         (r"torch.float64 \[2, 16\]", lambda x: x.flatten(1).double()),
         (r"torch.float32 \[1, 16\]", lambda x: x.flatten(1)[:1]),
+        (r"torch.float32 \[\]", lambda x: x.sum()),
     ],
 )
 def test_features_of_another_kind_are_refused(found, wrong):
@@ -81,7 +82,7 @@ def test_features_of_another_kind_are_refused(found, wrong):
         def forward(self, x):
             return wrong(x)
 
-    with pytest.raises(FedBMError, match=f"the body returned {found} for 2 images"):
+    with pytest.raises(FedBMError, match=f"for 2 images, the body returned {found}, but"):
         feature_dim(Body(), (1, 4, 4))
 
 

@@ -115,9 +115,9 @@ def test_to_pandas(scans: Path, shared: dict[str, Any], monkeypatch: pytest.Monk
         ({"methods": FedAvg}, "method must be a name or an object"),
         (
             {"betas": np.float32(0.5)},
-            "betas must contain values, such as [0.05, 0.1], not be 0.5. For one β, use beta.",
+            "betas is 0.5, but it must be a list, such as [0.05, 0.1]. For one β, use beta.",
         ),
-        ({"betas": 0.1}, "betas must contain values, such as [0.05, 0.1], not be 0.1. For one β, use beta."),
+        ({"betas": 0.1}, "betas is 0.1, but it must be a list, such as [0.05, 0.1]. For one β, use beta."),
         ({"temperature": 3}, "temperature is an option of fedbm, but not of fedavg"),
         ({"ruonds": 3}, 'there is no setting "ruonds" (did you mean "rounds"?)'),
     ],

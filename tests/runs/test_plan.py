@@ -232,9 +232,10 @@ def test_objects_of_the_wrong_kind_are_named(tiny: dict[str, Any], tmp_path: Pat
         fedbm.simulate(tiny["data"], [[0, 1], [2]], **free)  # type: ignore[arg-type]
     bodies = {key: value for key, value in free.items() if key != "width"} | {"method": "fedavg"}
     same = nn.Flatten()
-    for body in (nn.Flatten(), lambda: None):
-        with pytest.raises(FedBMError, match="body must be a function that makes the module"):
-            fedbm.simulate(tiny["data"], body=body, **bodies)  # type: ignore[arg-type]
+    with pytest.raises(FedBMError, match="body must be a function that makes the module"):
+        fedbm.simulate(tiny["data"], body=nn.Flatten(), **bodies)
+    with pytest.raises(FedBMError, match="body must be a function that returns a module, but it returned a NoneType"):
+        fedbm.simulate(tiny["data"], body=lambda: None, **bodies)  # type: ignore[arg-type,return-value]
     with pytest.raises(FedBMError, match="body returned the same module twice"):
         fedbm.simulate(tiny["data"], body=lambda: same, **bodies)
     with pytest.raises(FedBMError, match="loss must return a dict of terms.* not a Tensor"):

@@ -204,7 +204,10 @@ class Unrecorded:
 
 
 def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Unrecorded]:
-    """Return the shipped experiments that are in none of the two, if one of the paper's is among *outcomes*."""
+    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*.
+
+    Return [] if none of the paper's is among *outcomes*.
+    """
     names = {outcome.name for outcome in outcomes}
     missing = [name for name in shipped_experiments() if name not in names and name not in elsewhere]
     return [_unrecorded(name) for name in missing] if names & set(paper_experiments()) else []

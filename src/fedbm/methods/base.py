@@ -57,9 +57,9 @@ class Task:
     def body(self) -> nn.Module:
         """Build the initial body from its own seed stream, so that it is equal for all methods."""
         with seeded_modules(self.seed, "body"):
-            body = None if isinstance(self.make_body, nn.Module) else self.make_body()
+            body = self.make_body()
         if not isinstance(body, nn.Module):
-            raise FedBMError("body must be a function that makes the module, such as lambda: MyBody()")
+            raise FedBMError(f"body must be a function that returns a module, but it returned a {type(body).__name__}")
         return body
 
     def normalise(self) -> Normalise:

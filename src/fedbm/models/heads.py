@@ -161,22 +161,28 @@ def feature_dim(body: nn.Module, shape: tuple[int, int, int]) -> int:
 
 
 def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
-    """Return the features of one image of zeros; raise FedBMError if the body does not fit the images."""
-    training = body.training
+    """Return the features of two images of zeros; raise FedBMError if the body does not fit the images."""
+    training, images = body.training, torch.zeros(2, *shape)
     try:
         with torch.no_grad():
-            features: Tensor = body.eval()(torch.zeros(2, *shape))
+            features: Tensor = body.eval()(images)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise FedBMError(
             f"the body cannot read images of shape {shape} ({str(error).splitlines()[0]}): make it for "
             f"{shape[0]} channels and this height and width"
         ) from error
     body.train(training)
-    found = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
-    length = getattr(body, "feature_dim", None) or (features.shape[-1] if isinstance(features, Tensor) else "F")
-    if found != f"torch.float32 [2, {length}]":
+    is_tensor, length = isinstance(features, Tensor), getattr(body, "feature_dim", None)
+    if not (
+        is_tensor
+        and features.dtype == images.dtype
+        and features.ndim == 2
+        and len(features) == 2
+        and length in (None, features.shape[1])
+    ):
+        found = f"{features.dtype} {list(features.shape)}" if is_tensor else f"a {type(features).__name__}"
         raise FedBMError(
-            f"the body returned {found} for 2 images, but it must return features, torch.float32 [2, {length}]; "
-            "end it with nn.Flatten()"
+            f"for 2 images, the body returned {found}, but it must return features, {images.dtype} "
+            f"[2, {length or 'F'}]: nn.Flatten() at its end may help"
         )
     return features

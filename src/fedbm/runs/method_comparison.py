@@ -138,7 +138,7 @@ def compare(
     if beta is not None and betas is not None:
         raise FedBMError("beta and betas are both given. Give every β in betas.")
     if betas is not None and not isinstance(betas, Iterable):
-        raise FedBMError(f"betas must contain values, such as [0.05, 0.1], not be {betas}. For one β, use beta.")
+        raise FedBMError(f"betas is {betas}, but it must be a list, such as [0.05, 0.1]. For one β, use beta.")
     for name, instead in (("method", "methods"), ("seed", "seeds")):
         if name in settings:
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")

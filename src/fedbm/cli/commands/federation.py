@@ -83,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--data", dest="images", default="", metavar="PATH", help=text)
 
     task = add_task("approve", "show the runs that wait for this site's approval, or approve one", "the node's folder")
-    task.add_argument("digest", nargs="?", metavar="DIGEST", help="of its terms, as shown (default: show all requests)")
+    task.add_argument(
+        "digest", nargs="?", metavar="DIGEST", help="as shown with a request (default: show all requests)"
+    )
     task.add_argument("--withdraw", action="store_true", help="withdraw the approval: the next request is refused")
 
     task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
