@@ -190,7 +190,7 @@ class Method(ABC):
     def model(self, task: Task) -> nn.Module:
         """Return the model with its initial weights, on the CPU. Raise FedBMError if it does not support the task."""
 
-    def server_init(self, model: nn.Module) -> State:
+    def server_init(self, model: Any) -> State:
         """Return the server's state before the first round."""
         return {n: v for n, v in copy_state(model).items() if n.partition(".")[0] not in self.local_parts}
 
@@ -207,7 +207,7 @@ class Method(ABC):
         """Return a client's own state before its first round. The client keeps it between rounds."""
         return copy_state(self.model(task), self._kept_parts) if self._kept_parts else {}
 
-    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+    def start_client(self, model: Any, received: State, client: State, facts: Facts) -> State:
         """Load the received state and the client's own state into the model; return the context of its steps."""
         load_state(model, self.model_state({**received, **client}))
         return {}
@@ -226,13 +226,11 @@ class Method(ABC):
         """The trained parts that a client keeps for itself."""
         return tuple(part for part in self.trained_parts if part in self.local_parts)
 
-    def sample_randomness(
-        self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator
-    ) -> State:
+    def sample_randomness(self, model: Any, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
         """Return everything random in the next *steps* steps, as CPU tensors with the step as first dimension."""
         return {}
 
-    def precompute(self, model: nn.Module, draws: State, context: State) -> State:
+    def precompute(self, model: Any, draws: State, context: State) -> State:
         """Compute the inputs of some steps from their draws, without gradients; the step stays the first dimension.
 
         Use it for inputs that do not depend on the trained parts, such as images of a frozen generator. A back end may
@@ -241,14 +239,14 @@ class Method(ABC):
         return draws
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
+    def loss(self, model: Any, batch: Batch, context: State) -> dict[str, Tensor]:
         """Return the terms of one step's loss. Their sum is minimised; each is recorded."""
 
-    def adjust_gradients(self, model: nn.Module, context: State) -> None:
+    def adjust_gradients(self, model: Any, context: State) -> None:
         """Change `.grad` in place between the backward pass and the optimiser's step."""
         return
 
-    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    def finish_client(self, model: Any, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         """Return what the client uploads, and its new own state."""
         uploaded = tuple(part for part in self.trained_parts if part not in self.local_parts)
         return copy_state(model, uploaded), copy_state(model, self._kept_parts)
@@ -258,7 +256,7 @@ class Method(ABC):
         """Return an object that combines this round's uploads; *clients* is N, the number of all clients."""
 
     def server_step(
-        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+        self, server: State, model: Any, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
         """Train at the server after a round; return the new server state and mean losses."""
         return server, {}
@@ -274,12 +272,12 @@ class Method(ABC):
         """Return the model state that a client uses itself. Called only if the method personalises."""
         return self.model_state({**server, **client})
 
-    def logits(self, model: nn.Module, images: Tensor) -> Tensor:
+    def logits(self, model: Any, images: Tensor) -> Tensor:
         """Return logits [B,K]; their softmax gives the probabilities."""
         logits: Tensor = model(images)
         return logits
 
-    def sample_images(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
+    def sample_images(self, model: Any, task: Task, columns: int) -> Tensor | None:
         """Return images for the report, [K, columns, C, s, s] in [0,1], from a model with the server's state."""
         return None
 

@@ -20,7 +20,6 @@ calibrated, by the clients of the next round, so that rounds can be compared. Cl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +40,12 @@ TRAINED = "ccvr.trained."  # FedAvg's model; body.… and head.… are the calib
 class CCVR(FedAvg):
     """Classifier calibration with virtual features from each class's Gaussian."""
 
-    name: ClassVar[str] = "ccvr"
-    title: ClassVar[str] = "CCVR"
-    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
-    class_statistics: ClassVar[str] = "the mean and covariance of the features of each class"
-    server_step_uses_updates: ClassVar[bool] = True
-    copy_prefixes: ClassVar[tuple[str, ...]] = (TRAINED,)
+    name = "ccvr"
+    title = "CCVR"
+    shares = ("n", "label_counts")
+    class_statistics = "the mean and covariance of the features of each class"
+    server_step_uses_updates = True
+    copy_prefixes = (TRAINED,)
 
     calibration_steps: int = option(200, "Adam steps of the head on virtual features per round", least=1)
     calibration_batch: int = option(64, "virtual features per calibration step", least=1)
@@ -68,8 +67,7 @@ class CCVR(FedAvg):
         super().start_client(model, trained, client, facts)
         return with_prefix(trained, "body.")
 
-    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        assert isinstance(model, Classifier)
+    def finish_client(self, model: Classifier, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         state, own = super().finish_client(model, data, context, facts)
         load_state(model, context)
         gaussians = class_gaussians(model, data, len(facts.label_counts))
@@ -79,9 +77,8 @@ class CCVR(FedAvg):
         return MeanWithGaussians(self, server)
 
     def server_step(
-        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+        self, server: State, model: Classifier, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
-        assert isinstance(model, Classifier)
         load_state(model, self.model_state(server))
         draws = self.draw_virtual_features(server, torch_rng(task.seed, "calibration", round_))
         adam = make_adam(self.calibration_lr)

@@ -10,7 +10,6 @@ client's last batch wraps around, so it makes ⌈n/B⌉ steps a pass).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fedbm.methods.fedavg import FedAvg
 
@@ -19,8 +18,8 @@ from fedbm.methods.fedavg import FedAvg
 class Central(FedAvg):
     """All training data in one place. Nothing is sent."""
 
-    name: ClassVar[str] = "central"
-    title: ClassVar[str] = "Central"
-    colour: ClassVar[int | None] = 6
-    shares: ClassVar[tuple[str, ...]] = ()
-    central: ClassVar[bool] = True
+    name = "central"
+    title = "Central"
+    colour = 6
+    shares = ()
+    central = True

@@ -12,8 +12,9 @@ wraps to the start of its permutation, so that every step has B samples.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -36,9 +37,9 @@ class FedAvg(Method):
         FedAvg(weighting='equal')
     """
 
-    name: ClassVar[str] = "fedavg"
-    title: ClassVar[str] = "FedAvg"
-    model_class: ClassVar[type[Classifier]] = Classifier  # made of a body and a linear head
+    name = "fedavg"
+    title = "FedAvg"
+    model_class: ClassVar[Callable[..., nn.Module]] = Classifier  # made of a body and a linear head
 
     weighting: Literal["size", "equal"] = option("size", "weight clients by their number of samples, or equally")
 
@@ -46,9 +47,9 @@ class FedAvg(Method):
         body = task.body()
         return self.model_class(body, linear_head(body, task))
 
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, Classifier)
-        return model.loss(batch.images, batch.labels, batch.label_smoothing)
+    def loss(self, model: Any, batch: Batch, context: State) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = model.loss(batch.images, batch.labels, batch.label_smoothing)
+        return terms
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
         return WeightedMean(self, server)

@@ -49,9 +49,9 @@ class FedBM(FedAvg):
         True
     """
 
-    name: ClassVar[str] = "fedbm"
-    title: ClassVar[str] = "FedBM"
-    colour: ClassVar[int | None] = 0
+    name = "fedbm"
+    title = "FedBM"
+    colour = 0
     tuned: ClassVar[Mapping[str, str]] = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
         "temperature": ("classifier", ("distribution", "mean")),
@@ -109,25 +109,22 @@ class FedBM(FedAvg):
         return {"trained": ("body", "head"), "random": ("body",)}.get(self.classifier, ("body", "project"))
 
     def sample_randomness(
-        self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator
+        self, model: FedBMModel, task: Task, received: State, steps: int, rng: torch.Generator
     ) -> State:
         if "generator_round" not in received:  # before the first generator training
             return {}
-        assert isinstance(model, FedBMModel)
         return model.draw_pseudo(steps, self.pseudo_batch, rng)
 
-    def precompute(self, model: nn.Module, draws: State, context: State) -> State:
+    def precompute(self, model: FedBMModel, draws: State, context: State) -> State:
         """Generate the images of all these steps at once: the generator is frozen while a client trains."""
         if not draws:
             return draws
-        assert isinstance(model, FedBMModel)
         crops = {name: draws[name] for name in ("pseudo.rows", "pseudo.columns")}
         labels = draws["pseudo.labels"]
         images, _ = model.generate({name: value.flatten(0, 1) for name, value in draws.items() if name not in crops})
         return {"pseudo.labels": labels, "pseudo.images": images.view(*labels.shape, *images.shape[1:]), **crops}
 
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, FedBMModel)
+    def loss(self, model: FedBMModel, batch: Batch, context: State) -> dict[str, Tensor]:
         if not batch.draws:
             return model.loss(batch.images, batch.labels)
         images = torch.cat([batch.images, model.look(batch.draws["pseudo.images"], batch.draws)])
@@ -136,11 +133,10 @@ class FedBM(FedAvg):
         return model.loss(images, torch.cat([batch.labels, batch.draws["pseudo.labels"]]))
 
     def server_step(
-        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+        self, server: State, model: FedBMModel, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
         if not self.generator or round_ % self.generator_every:
             return server, {}
-        assert isinstance(model, FedBMModel)
         load_state(model, server)
         losses = self.train_generator(model, torch_rng(task.seed, "generator", round_), steps)
         trained_at = torch.full_like(server["generator_round"], round_)
@@ -165,10 +161,9 @@ class FedBM(FedAvg):
             terms["distribution"] = self.lambda_dis * gap.loss()
         return terms
 
-    def sample_images(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
+    def sample_images(self, model: FedBMModel, task: Task, columns: int) -> Tensor | None:
         if not self.generator or self.condition == "noise":  # noise alone has no class
             return None
-        assert isinstance(model, FedBMModel)
         if not int(model.generator_round):
             return None
         draws = model.draw_pseudo(1, columns * model.classes, torch_rng(task.seed, "gallery"))

@@ -12,7 +12,6 @@ the common test set, which only a simulation has. Needs a body with BatchNorm: w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -26,13 +25,10 @@ from fedbm.models.generator_loss import BATCH_NORMS
 class FedBN(FedAvg):
     """Shared weights, local BatchNorm."""
 
-    name: ClassVar[str] = "fedbn"
-    title: ClassVar[str] = "FedBN"
-    personalises: ClassVar[bool] = True
-
-    @property
-    def common_model(self) -> bool:
-        return False
+    name = "fedbn"
+    title = "FedBN"
+    personalises = True
+    common_model = False
 
     def model(self, task: Task) -> nn.Module:
         model = super().model(task)

@@ -14,7 +14,7 @@ Differs from common code: the norm is squared and has a gradient; h sums over se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -31,8 +31,8 @@ H, G = "feddyn.h.", "feddyn.g."
 class FedDyn(FedAvg):
     """Dynamic regularisation; a gradient per client is kept at the client."""
 
-    name: ClassVar[str] = "feddyn"
-    title: ClassVar[str] = "FedDyn"
+    name = "feddyn"
+    title = "FedDyn"
 
     weighting: Literal["size"] = option("size", "for BatchNorm statistics; the parameters' mean is plain, as defined")
     alpha: float = option(0.01, "strength α of the dynamic regulariser", above=0)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -37,8 +36,8 @@ FRAME = "head.frame"
 class FedETF(FedAvg):
     """Fixed simplex equiangular tight frame, balanced by the client's label prior."""
 
-    name: ClassVar[str] = "fedetf"
-    title: ClassVar[str] = "FedETF"
+    name = "fedetf"
+    title = "FedETF"
 
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
 

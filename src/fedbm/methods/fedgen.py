@@ -15,7 +15,6 @@ differs in more: docs/methods/fedgen.md. Clients send their label counts. With Î
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,10 +35,10 @@ NOISE, HIDDEN = 64, 256  # of the generator
 class FedGen(FedAvg):
     """A generator of features at the server; clients add its features to the training of their heads."""
 
-    name: ClassVar[str] = "fedgen"
-    title: ClassVar[str] = "FedGen"
-    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
-    server_step_uses_updates: ClassVar[bool] = True
+    name = "fedgen"
+    title = "FedGen"
+    shares = ("n", "label_counts")
+    server_step_uses_updates = True
 
     feature_weight: float = option(1.0, "weight Î» of the loss on generated features; 0: none", least=0)
     feature_batch: int = option(
@@ -74,16 +73,14 @@ class FedGen(FedAvg):
     ) -> State:
         return draw_features(steps, self.feature_batch, rng) if PRIOR in received else {}
 
-    def precompute(self, model: nn.Module, draws: State, context: State) -> State:
+    def precompute(self, model: FedGenModel, draws: State, context: State) -> State:
         """Generate the features of all these steps at once: the generator is frozen while a client trains."""
         if not draws:
             return draws
-        assert isinstance(model, FedGenModel)
         labels = choose_labels(draws["uniform"], context["cumulative"])
         return {"labels": labels, "features": model.generator(labels, draws["noise"])}
 
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, FedGenModel)
+    def loss(self, model: FedGenModel, batch: Batch, context: State) -> dict[str, Tensor]:
         terms = model.loss(batch.images, batch.labels)
         if batch.draws:
             generated = F.cross_entropy(model.head(batch.draws["features"]), batch.draws["labels"])
@@ -98,11 +95,10 @@ class FedGen(FedAvg):
         return MeanWithTeachers(self, server)
 
     def server_step(
-        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+        self, server: State, model: FedGenModel, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
         if not self.feature_weight:
             return server, {}
-        assert isinstance(model, FedGenModel)
         load_state(model, self.model_state(server))
         draws = draw_features(self.feature_steps, self.feature_batch, torch_rng(task.seed, "generator", round_))
         labels = choose_labels(draws.pop("uniform"), server[PRIOR].cpu().cumsum(0))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,14 +33,11 @@ TEXT = "head.text"
 class FedGLCL(FedAvg):
     """Contrast of image features with frozen text embeddings."""
 
-    name: ClassVar[str] = "fedglcl"
-    title: ClassVar[str] = "FedGLCL"
+    name = "fedglcl"
+    title = "FedGLCL"
+    needs_concepts = True
 
     logit_scale: float = option(1 / 0.07, "scale t of the cosines between images and texts; by default 1/0.07", above=0)
-
-    @property
-    def needs_concepts(self) -> bool:
-        return True
 
     def model(self, task: Task) -> nn.Module:
         if task.concepts is None:

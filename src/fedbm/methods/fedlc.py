@@ -15,7 +15,6 @@ to the last bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +30,8 @@ from fedbm.methods.fedavg import FedAvg
 class FedLC(FedAvg):
     """Cross-entropy on logits that are calibrated by the client's label counts."""
 
-    name: ClassVar[str] = "fedlc"
-    title: ClassVar[str] = "FedLC"
+    name = "fedlc"
+    title = "FedLC"
 
     tau: float = option(1.0, "strength τ of the calibration by label counts; 0: none", least=0)
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)

@@ -13,7 +13,7 @@ Needs at least as many features as classes. Clients send their label counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +34,10 @@ SUMS, COUNTS = "fednh.sums", "fednh.counts"
 class FedNH(FedAvg):
     """A classifier of prototypes, which the server moves towards the mean features of the classes."""
 
-    name: ClassVar[str] = "fednh"
-    title: ClassVar[str] = "FedNH"
-    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
-    class_statistics: ClassVar[str] = "the mean of the features of each class"
+    name = "fednh"
+    title = "FedNH"
+    shares = ("n", "label_counts")
+    class_statistics = "the mean of the features of each class"
 
     weighting: Literal["equal"] = option("equal", "clients count equally, as the method is defined")
     rho: float = option(0.9, "share ρ of the old prototype that stays each round", least=0, most=1)
@@ -53,8 +53,7 @@ class FedNH(FedAvg):
         drawn = torch.randn(features, classes, generator=torch_rng(task.seed, "prototypes"), dtype=torch.float64)
         return Classifier(body, CosineHead(torch.linalg.qr(drawn).Q.T.float()))
 
-    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        assert isinstance(model, Classifier)
+    def finish_client(self, model: Classifier, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, own = super().finish_client(model, data, context, facts)
         del upload["head.weight"]  # fixed at the client
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,10 +40,10 @@ class TaughtModel(Classifier):
 class FedNTD(FedAvg):
     """Distillation from the received model on the classes that a sample does not have."""
 
-    name: ClassVar[str] = "fedntd"
-    title: ClassVar[str] = "FedNTD"
-    model_class: ClassVar[type[Classifier]] = TaughtModel
-    local_parts: ClassVar[tuple[str, ...]] = ("teacher",)
+    name = "fedntd"
+    title = "FedNTD"
+    model_class = TaughtModel
+    local_parts = ("teacher",)
 
     distillation_weight: float = option(
         1.0, "weight β of distillation from the received model, true class left out", least=0
@@ -54,8 +53,7 @@ class FedNTD(FedAvg):
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         return super().start_client(model, {**received, **with_prefix(received, "", "teacher.")}, client, facts)
 
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, TaughtModel)
+    def loss(self, model: TaughtModel, batch: Batch, context: State) -> dict[str, Tensor]:
         logits = model(batch.images)
         terms = {"cross_entropy": F.cross_entropy(logits, batch.labels)}
         if self.distillation_weight:

@@ -16,7 +16,7 @@ the common test set, which only a simulation has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -55,26 +55,22 @@ class ProtoModel(Classifier):
 class FedProto(FedAvg):
     """Prototypes instead of weights."""
 
-    name: ClassVar[str] = "fedproto"
-    title: ClassVar[str] = "FedProto"
-    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
-    class_statistics: ClassVar[str] = "the mean of the features of each class"
-    personalises: ClassVar[bool] = True
-    model_class: ClassVar[type[Classifier]] = ProtoModel
-    local_parts: ClassVar[tuple[str, ...]] = ("body", "head")
+    name = "fedproto"
+    title = "FedProto"
+    shares = ("n", "label_counts")
+    class_statistics = "the mean of the features of each class"
+    personalises = True
+    model_class = ProtoModel
+    local_parts = ("body", "head")
+    common_model = False
 
     weighting: Literal["size"] = option("size", "prototypes count by their samples, as the method is defined")
     lambda_proto: float = option(1.0, "weight λ of the distance to the global prototype", least=0)
 
-    @property
-    def common_model(self) -> bool:
-        return False
-
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         return {"prototypes": Piece(round_, server)}
 
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, ProtoModel)
+    def loss(self, model: ProtoModel, batch: Batch, context: State) -> dict[str, Tensor]:
         features = model.features(batch.images)
         gap = (features - model.prototypes.value[batch.labels]).square().mean(dim=1)
         known = model.prototypes.known[batch.labels].to(gap.dtype)
@@ -83,17 +79,15 @@ class FedProto(FedAvg):
             "prototype": self.lambda_proto * (known * gap).mean(),
         }
 
-    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        assert isinstance(model, ProtoModel)
+    def finish_client(self, model: ProtoModel, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         means, counts = class_means(model, model.features, data, len(facts.label_counts))
         return {MEANS: means, COUNTS: counts}, super().finish_client(model, data, context, facts)[1]
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
         return PrototypeMean(server)
 
-    def logits(self, model: nn.Module, images: Tensor) -> Tensor:
+    def logits(self, model: ProtoModel, images: Tensor) -> Tensor:
         """Return −‖f(x) − C_k‖². A class without a prototype cannot be predicted."""
-        assert isinstance(model, ProtoModel)
         # Matrix products in TF32 would round the squared norms differently for each class.
         exact = "donot_use_mm_for_euclid_dist"
         distance = torch.cdist(model.features(images), model.prototypes.value, compute_mode=exact)

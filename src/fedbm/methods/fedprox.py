@@ -11,7 +11,6 @@ squared (an unsquared one has a gradient of constant length). With μ = 0 it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -25,8 +24,8 @@ from fedbm.methods.fedavg import FedAvg
 class FedProx(FedAvg):
     """A quadratic penalty on the distance from the global model."""
 
-    name: ClassVar[str] = "fedprox"
-    title: ClassVar[str] = "FedProx"
+    name = "fedprox"
+    title = "FedProx"
 
     mu: float = option(0.001, "strength μ of the pull towards the global model", least=0)
 

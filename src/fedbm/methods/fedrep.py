@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from fedbm.config.options import option
 from fedbm.methods._average import Average
@@ -27,10 +27,10 @@ from fedbm.methods.fedavg import FedAvg
 class FedRep(FedAvg):
     """Shared representation, personal heads."""
 
-    name: ClassVar[str] = "fedrep"
-    title: ClassVar[str] = "FedRep"
-    personalises: ClassVar[bool] = True
-    local_parts: ClassVar[tuple[str, ...]] = ("head",)
+    name = "fedrep"
+    title = "FedRep"
+    personalises = True
+    local_parts = ("head",)
 
     common_head: Literal["mean", "vote"] = option(
         "mean", "global score: the mean of the clients' heads, or a vote of them all"

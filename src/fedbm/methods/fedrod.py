@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,10 +30,10 @@ from fedbm.utils.seeds import seeded_modules
 class FedROD(FedAvg):
     """Robust decoupling of a generic and a personal classifier."""
 
-    name: ClassVar[str] = "fedrod"
-    title: ClassVar[str] = "FedROD"
-    personalises: ClassVar[bool] = True
-    local_parts: ClassVar[tuple[str, ...]] = ("personal",)
+    name = "fedrod"
+    title = "FedROD"
+    personalises = True
+    local_parts = ("personal",)
 
     gamma: float = option(1.0, "strength γ of the label prior", least=0)
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
@@ -50,8 +49,7 @@ class FedROD(FedAvg):
     def phases(self, epochs: int) -> Sequence[Phase]:
         return (Phase(epochs, ("body", "head", "personal")),)
 
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, RodModel)
+    def loss(self, model: RodModel, batch: Batch, context: State) -> dict[str, Tensor]:
         features = model.features(batch.images)
         generic = model.head(features)
         personal = generic.detach() + model.personal(features.detach())

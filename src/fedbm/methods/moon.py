@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -42,10 +41,10 @@ class MoonModel(Classifier):
 class Moon(FedAvg):
     """A contrast between models; the body of the previous round is kept at the client."""
 
-    name: ClassVar[str] = "moon"
-    title: ClassVar[str] = "MOON"
-    model_class: ClassVar[type[Classifier]] = MoonModel
-    local_parts: ClassVar[tuple[str, ...]] = ("received", "previous")
+    name = "moon"
+    title = "MOON"
+    model_class = MoonModel
+    local_parts = ("received", "previous")
 
     contrast_weight: float = option(1.0, "weight μ of the contrast with the received and the previous model", least=0)
     contrast_temperature: float = option(0.5, "temperature τ of that contrast", above=0)
@@ -54,8 +53,7 @@ class Moon(FedAvg):
         frozen = {**with_prefix(received, "body.", "received."), **with_prefix(received, "body.", "previous.")}
         return super().start_client(model, {**received, **frozen}, client, facts)
 
-    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, MoonModel)
+    def loss(self, model: MoonModel, batch: Batch, context: State) -> dict[str, Tensor]:
         features = model.features(batch.images)
         terms = model.head.loss(features, batch.labels)
         if self.contrast_weight:

@@ -16,7 +16,7 @@ Adam it means nothing. Momentum and Adam see the corrected gradient.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -35,8 +35,8 @@ OWN, SUM, STEPS = "scaffold.own.", "scaffold.sum.", "scaffold.steps"
 class Scaffold(FedAvg):
     """Controlled averaging; a control variate per client is kept at the client. Twice FedAvg's traffic."""
 
-    name: ClassVar[str] = "scaffold"
-    title: ClassVar[str] = "SCAFFOLD"
+    name = "scaffold"
+    title = "SCAFFOLD"
 
     weighting: Literal["size"] = option("size", "for BatchNorm statistics; the parameters' mean is plain, as defined")
 
