@@ -127,16 +127,6 @@ def test_images_in_statistics_alone_have_no_effect_on_frozen_batch_norm():
     assert not torch.allclose(thawed["body.bn.running_mean"], without["body.bn.running_mean"], atol=1e-3)
 
 
-def test_images_in_statistics_alone_need_batch_norm():
-    class NoNorm(TinyBody):
-        def __init__(self):
-            super().__init__()
-            self.bn = torch.nn.GroupNorm(2, 6)
-
-    with pytest.raises(FedBMError, match="^pseudo_in must be loss for a body without BatchNorm"):
-        FedBM(pseudo_in="statistics", lambda_dis=0, **FAST).model(task(make_body=NoNorm))
-
-
 def test_no_pseudo_images_before_the_first_generator():
     method = FedBM(**FAST)
     model = method.model(task())
@@ -256,14 +246,15 @@ def test_gallery_needs_a_trained_generator():
     assert FedBM(generator=False).sample_images(method.model(task()), task(), 3) is None
 
 
-def test_group_norm_needs_lambda_dis_zero():
+def test_group_norm_has_no_statistics():
     class GroupBody(TinyBody):
         def __init__(self):
             super().__init__()
             self.bn = torch.nn.GroupNorm(2, 6)
 
-    with pytest.raises(FedBMError, match="lambda_dis must be 0 for a body without BatchNorm"):
-        FedBM(**FAST).model(task(make_body=GroupBody))
+    for options in ({}, {"pseudo_in": "statistics", "lambda_dis": 0}):
+        with pytest.raises(FedBMError, match="set lambda_dis = 0 and pseudo_in = loss$"):
+            FedBM(**options, **FAST).model(task(make_body=GroupBody))
     _, _, losses = after_training(FedBM(lambda_dis=0, **FAST))
     assert set(losses) == {"semantic", "diversity"}
     assert FedBM(lambda_dis=0, **FAST).model(task(make_body=GroupBody)) is not None

@@ -12,7 +12,6 @@ from small import image_data, linear_task, play, samples, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import FedAvg, FedDyn, FedProx, Scaffold
-from fedbm.methods.base import Upload
 
 CLIENTS = [(1.0, 0, 1), (2.0, 1, 3)]  # x, y, n: client 1 has the same sample three times
 LR, STEPS, ROUNDS = 0.5, 2, 2
@@ -160,16 +159,3 @@ def test_scaffold_sends_twice_fedavgs_weights_and_feddyn_no_more_than_fedavg():
         pieces = method.broadcast(method.server_init(model), 1)
         assert set(pieces) == keys
         assert set(pieces["model"].state) == set(model.state_dict())
-
-
-def test_scaffold_resumes_a_checkpoint_with_control_variates_of_frozen_layers():
-    """Earlier versions kept them; uploads have none."""
-    method = Scaffold()
-    weights, zero = {"w": torch.ones(1), "frozen": torch.ones(1)}, torch.zeros(1)
-    server = {**weights, "scaffold.c.w": zero, "scaffold.c.frozen": zero}
-    aggregator = method.aggregator(server, 2)
-    aggregator.add(Upload(0, 1, {"w": torch.full((1,), 3.0), "scaffold.delta.w": torch.full((1,), 4.0)}))
-    new = aggregator.result()
-    assert {name: value.item() for name, value in new.items()} == {
-        "w": 3.0, "frozen": 1.0, "scaffold.c.w": 2.0, "scaffold.c.frozen": 0.0
-    }  # fmt: skip

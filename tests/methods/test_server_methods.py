@@ -8,8 +8,7 @@ from test_classifier_oracles import CLIENTS, LR, ROUNDS, STEPS, TRAIN, by_size, 
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import CCVR, FedAvg, FedGen
-from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Upload
+from fedbm.methods.base import Upload, with_prefix
 from fedbm.methods.fedgen import COUNTS, choose_labels, draw_features
 from fedbm.utils.seeds import torch_rng
 

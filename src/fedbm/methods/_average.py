@@ -5,8 +5,6 @@ For integer tensors, which are counters (BatchNorm's `num_batches_tracked`), the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from fedbm.methods.base import State, Upload, copy_all
@@ -60,12 +58,17 @@ class Average:
 
 
 class SplitMean:
-    """The plain mean of the tensors selected by *is_plain*, and the mean of the rest by samples."""
+    """The plain mean of parameters and of what belongs to them, and the mean of BatchNorm statistics by samples.
 
-    def __init__(self, is_plain: Callable[[str], bool]) -> None:
-        self._is_plain = is_plain
+    The server's state has a tensor `control` + name for each parameter.
+    """
+
+    def __init__(self, server: State, clients: int, control: str) -> None:
+        self.server, self.clients = server, clients
+        self.parameters = {name.removeprefix(control) for name in server if name.startswith(control)}
         self.plain, self.by_size = Average(), Average()
 
     def add(self, upload: Upload) -> None:
-        self.plain.add({name: value for name, value in upload.state.items() if self._is_plain(name)}, 1.0)
-        self.by_size.add({n: value for n, value in upload.state.items() if not self._is_plain(n)}, float(upload.n))
+        statistics = {n: v for n, v in upload.state.items() if n in self.server and n not in self.parameters}
+        self.by_size.add(statistics, float(upload.n))
+        self.plain.add({n: v for n, v in upload.state.items() if n not in statistics}, 1.0)

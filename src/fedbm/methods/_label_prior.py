@@ -21,9 +21,8 @@ def log_prior(counts: tuple[int, ...], missing_classes: MissingClasses, like: Te
     >>> log_prior((1, 0), "one", torch.zeros(()))
     tensor([0., 0.])
     """
-    if strength == 0:
-        return torch.zeros(len(counts), dtype=like.dtype, device=like.device)
-    return strength * held_counts(counts, missing_classes, like).log()
+    held = held_counts(counts, missing_classes, like)
+    return strength * held.log() if strength else torch.zeros_like(held)
 
 
 def held_counts(counts: tuple[int, ...], missing_classes: MissingClasses, like: Tensor) -> Tensor:

@@ -296,6 +296,16 @@ def copy_state(model: nn.Module, parts: tuple[str, ...] | None = None) -> State:
     return copies
 
 
+def with_prefix(state: State, prefix: str, new: str | None = None) -> State:
+    """Return the tensors with names that start with *prefix*; if given, *new* replaces the prefix.
+
+    >>> with_prefix({"body.a": Tensor([1]), "head.a": Tensor([0])}, "body.", "previous.")
+    {'previous.a': tensor([1.])}
+    """
+    new = prefix if new is None else new
+    return {new + name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source to its target. On a GPU this launches one kernel per data type, not one per pair."""
     by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, Steps, Task, Upload, copy_state, load_state
-from fedbm.methods.fedavg import FedAvg, WeightedMean
+from fedbm.methods._class_statistics import MeanWithSums
+from fedbm.methods.base import Facts, OwnData, Piece, State, Steps, Task, copy_state, load_state, with_prefix
+from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier
 from fedbm.utils.optimizers import make_adam
 from fedbm.utils.seeds import torch_rng
@@ -73,7 +73,7 @@ class CCVR(FedAvg):
         gaussians = class_gaussians(model, data, len(facts.label_counts))
         return {**with_prefix(state, "", TRAINED), **gaussians}, own
 
-    def aggregator(self, server: State, clients: int) -> Aggregator:
+    def aggregator(self, server: State, clients: int) -> MeanWithGaussians:
         return MeanWithGaussians(self, server)
 
     def server_step(
@@ -125,29 +125,24 @@ def outer(mean: Tensor) -> Tensor:
     return mean[:, :, None] * mean[:, None, :]
 
 
-class MeanWithGaussians(WeightedMean):
+class MeanWithGaussians(MeanWithSums):
     """FedAvg's mean, and the Gaussian of each class over all clients of the round."""
 
-    def __init__(self, method: CCVR, server: State) -> None:
-        super().__init__(method, server)
-        self._counts, self._sums, self._squares = (torch.zeros((), dtype=torch.float64) for _ in range(3))
+    own = (COUNTS, MEAN, COVARIANCE)
 
-    def add(self, upload: Upload) -> None:
-        state = dict(upload.state)
-        counts, mean, covariance = (state.pop(name).double() for name in (COUNTS, MEAN, COVARIANCE))
+    def terms(self, state: State) -> State:
+        counts, mean, covariance = (state[name].double() for name in self.own)
         within = (counts - 1).clamp_min(0)[:, None, None] * covariance
-        self._counts = self._counts + counts
-        self._sums = self._sums + counts[:, None] * mean
-        self._squares = self._squares + within + counts[:, None, None] * outer(mean)
-        super().add(Upload(upload.client, upload.n, state))
+        squares = within + counts[:, None, None] * outer(mean)
+        return {COUNTS: counts, MEAN: counts[:, None] * mean, COVARIANCE: squares}
 
     def result(self) -> State:
-        counts, seen = self._counts, self._counts > 0
-        mean = self._sums / counts.clamp_min(1)[:, None]
-        covariance = (self._squares - counts[:, None, None] * outer(mean)) / (counts - 1).clamp_min(1)[:, None, None]
-        new = super().result()
-        for name, value in ((COUNTS, counts), (MEAN, mean), (COVARIANCE, covariance)):
+        new, (counts, sums, squares) = super().result(), (self.sums[name] for name in self.own)
+        mean = sums / counts.clamp_min(1)[:, None]
+        covariance = (squares - counts[:, None, None] * outer(mean)) / (counts - 1).clamp_min(1)[:, None, None]
+        for name, value in zip(self.own, (counts, mean, covariance), strict=True):
             old = self._server[name]
-            new[name] = torch.where(seen.view(-1, *[1] * (old.dim() - 1)), value.to(old.dtype), old)
+            seen = (counts > 0).view(-1, *[1] * (old.dim() - 1))
+            new[name] = torch.where(seen, value.to(old.dtype), old)
         received = {name: value.clone() for name, value in with_prefix(self._server, TRAINED, "").items()}
         return {**new, **received}  # server_step() calibrates the head that clients received

@@ -91,9 +91,8 @@ class FedBM(FedAvg):
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         groups: dict[str, State] = {"model": {}, "concepts": {}, "generator": {}}
         for name, value in server.items():
-            part = name.partition(".")[0]
-            trained = part in self._trained
-            groups["model" if trained else "generator" if part.startswith("generator") else "concepts"][name] = value
+            is_trained, is_generator = name.partition(".")[0] in self._trained, name.startswith("generator")
+            groups["model" if is_trained else "generator" if is_generator else "concepts"][name] = value
         pieces = {"model": Piece(round_, groups["model"])}
         if groups["concepts"]:
             pieces["concepts"] = Piece(0, groups["concepts"])
@@ -162,10 +161,8 @@ class FedBM(FedAvg):
         return terms
 
     def sample_images(self, model: FedBMModel, task: Task, columns: int) -> Tensor | None:
-        if not self.generator or self.condition == "noise":  # noise alone has no class
-            return None
-        if not int(model.generator_round):
-            return None
+        if not self.generator or self.condition == "noise" or not int(model.generator_round):
+            return None  # noise alone has no class
         draws = model.draw_pseudo(1, columns * model.classes, torch_rng(task.seed, "gallery"))
         draws["pseudo.labels"] = torch.arange(model.classes).repeat_interleave(columns)[None]
         draws = {name: value[0] for name, value in move_to(draws, model.generator.expand.weight).items()}
@@ -184,15 +181,9 @@ class FedBMModel(Classifier):
         body, concepts = task.body(), task.concepts
         if method.needs_concepts and concepts is None:
             raise FedBMError("FedBM needs concept distributions for the classes of this data set")
-        if method.generator and method.lambda_dis and not batch_norms(body):
-            raise FedBMError(
-                "lambda_dis must be 0 for a body without BatchNorm: there are no running statistics to match"
-            )
-        if method.generator and method.pseudo_in == "statistics" and not batch_norms(body):
-            raise FedBMError(
-                "pseudo_in must be loss for a body without BatchNorm: generated images can only change the others' "
-                "features through batch statistics"
-            )
+        uses_statistics = method.lambda_dis or method.pseudo_in == "statistics"
+        if method.generator and uses_statistics and not batch_norms(body):
+            raise FedBMError("a body without BatchNorm has no statistics: set lambda_dis = 0 and pseudo_in = loss")
         head: ConceptHead | LinearHead
         if method.classifier in ("distribution", "mean"):
             assert concepts is not None
@@ -208,7 +199,8 @@ class FedBMModel(Classifier):
             assert concepts is not None
             _, self.prompts, self.dim = concepts.embeddings.shape
             if self.condition == "concepts":
-                self.concepts = Embeddings(concepts.embeddings)
+                self.concepts = nn.Module()
+                self.concepts.register_buffer("embeddings", concepts.embeddings.clone())
             wide = self.dim + (self.classes if self.condition == "noise+label" else 0)
             with seeded_modules(task.seed, "generator"):
                 self.generator = Generator(wide, task.shape[0], self.size, method.generator_width)
@@ -227,7 +219,7 @@ class FedBMModel(Classifier):
         """Return images in [0,1] and the conditions they were generated from."""
         labels, noise = draws["pseudo.labels"], draws["pseudo.noise"]
         if self.condition == "concepts":
-            z = sample_concepts(self.concepts.embeddings, labels, draws["pseudo.prompts"], noise)
+            z = sample_concepts(self.concepts.get_buffer("embeddings"), labels, draws["pseudo.prompts"], noise)
         elif self.condition == "noise":
             z = noise
         else:
@@ -237,13 +229,3 @@ class FedBMModel(Classifier):
     def look(self, images: Tensor, draws: State) -> Tensor:
         """Crop, flip and normalise generated images for the body."""
         return self.normalise.forward(crop(images, draws["pseudo.rows"], draws["pseudo.columns"]))
-
-
-class Embeddings(nn.Module):
-    """The prompt embeddings [K,M,D] as state, which is sent to clients once."""
-
-    embeddings: Tensor
-
-    def __init__(self, embeddings: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("embeddings", embeddings.clone())

@@ -21,7 +21,7 @@ from torch import nn
 
 from fedbm.config.options import option
 from fedbm.methods._average import SplitMean
-from fedbm.methods.base import Aggregator, Facts, OwnData, State, trained_parameters, unfrozen_parameters
+from fedbm.methods.base import Facts, OwnData, State, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 
 H, G = "feddyn.h.", "feddyn.g."
@@ -62,7 +62,7 @@ class FedDyn(FedAvg):
         }
         return upload, own
 
-    def aggregator(self, server: State, clients: int) -> Aggregator:
+    def aggregator(self, server: State, clients: int) -> DynamicMean:
         return DynamicMean(self.alpha, server, clients)
 
 
@@ -70,15 +70,15 @@ class DynamicMean(SplitMean):
     """h ← h − (α/N) Σ_P (θ_i − θᵗ) and θ ← mean_P θ_i − h/α; BatchNorm statistics as in FedAvg."""
 
     def __init__(self, alpha: float, server: State, clients: int) -> None:
-        super().__init__({name.removeprefix(H) for name in server if name.startswith(H)}.__contains__)
-        self._alpha, self._server, self._clients = alpha, server, clients
+        super().__init__(server, clients, H)
+        self.alpha = alpha
 
     def result(self) -> State:
-        server, alpha = self._server, self._alpha
+        server, alpha = self.server, self.alpha
         new = {**server, **self.by_size.result()}
         for name, mean in self.plain.exact().items():
             moved = mean - server[name].double()
-            h = server[H + name].double() - alpha * self.plain.weight / self._clients * moved
+            h = server[H + name].double() - alpha * self.plain.weight / self.clients * moved
             new[H + name] = h.to(server[name].dtype)
             new[name] = (mean - h / alpha).to(server[name].dtype)
         return new

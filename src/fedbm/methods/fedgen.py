@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Piece, State, Steps, Task, Upload, load_state
-from fedbm.methods.fedavg import FedAvg, WeightedMean, linear_head
+from fedbm.methods._class_statistics import MeanWithSums
+from fedbm.methods.base import Batch, Facts, OwnData, Piece, State, Steps, Task, copy_state, load_state, with_prefix
+from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.heads import Classifier, LinearHead
 from fedbm.utils.optimizers import make_adam
 from fedbm.utils.seeds import seeded_modules, torch_rng
@@ -56,10 +57,9 @@ class FedGen(FedAvg):
         return {**super().server_init(model), PRIOR: torch.full_like(classes, 1 / len(classes))}
 
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
-        pieces = {"model": Piece(round_, {n: v for n, v in server.items() if n.startswith(("body.", "head."))})}
+        pieces = {"model": Piece(round_, with_prefix(server, "body.") | with_prefix(server, "head."))}
         if self.feature_weight and bool(server["teachers.weight"].any()):  # else the generator is untrained
-            generator = {n: v for n, v in server.items() if n.startswith("generator.")}
-            pieces["generator"] = Piece(round_, {**generator, PRIOR: server[PRIOR]})
+            pieces["generator"] = Piece(round_, {**with_prefix(server, "generator."), PRIOR: server[PRIOR]})
         return pieces
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
@@ -91,7 +91,7 @@ class FedGen(FedAvg):
         upload, own = super().finish_client(model, data, context, facts)
         return {**upload, COUNTS: torch.tensor(facts.label_counts).to(upload["head.bias"])}, own
 
-    def aggregator(self, server: State, clients: int) -> Aggregator:
+    def aggregator(self, server: State, clients: int) -> MeanWithTeachers:
         return MeanWithTeachers(self, server)
 
     def server_step(
@@ -104,8 +104,7 @@ class FedGen(FedAvg):
         labels = choose_labels(draws.pop("uniform"), server[PRIOR].cpu().cumsum(0))
         adam = make_adam(self.feature_lr)
         losses = steps(model, ("generator",), model.generator_loss, adam, {"labels": labels, **draws})
-        trained = {n: v.clone() for n, v in model.state_dict().items() if n.startswith("generator.")}
-        return {**server, **trained}, losses
+        return {**server, **copy_state(model, ("generator",))}, losses
 
 
 def draw_features(steps: int, batch: int, rng: torch.Generator) -> State:
@@ -124,29 +123,24 @@ def choose_labels(uniform: Tensor, cumulative: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, scaled, right=True).clamp_max(len(cumulative) - 1)
 
 
-class MeanWithTeachers(WeightedMean):
+class MeanWithTeachers(MeanWithSums):
     """FedAvg's mean; for each label, the mean of the heads weighted by the clients' samples of that label."""
 
-    def __init__(self, method: FedGen, server: State) -> None:
-        super().__init__(method, server)
-        self._counts, self._weight, self._bias = (torch.zeros((), dtype=torch.float64) for _ in range(3))
+    own = (COUNTS,)
 
-    def add(self, upload: Upload) -> None:
-        state = dict(upload.state)
-        counts = state.pop(COUNTS).double()
-        self._counts = self._counts + counts
-        self._weight = self._weight + counts[:, None, None] * state["head.weight"].double()
-        self._bias = self._bias + counts[:, None] * state["head.bias"].double()
-        super().add(Upload(upload.client, upload.n, state))
+    def terms(self, state: State) -> State:
+        counts = state[COUNTS].double()
+        weight = counts[:, None, None] * state["head.weight"].double()
+        return {COUNTS: counts, "weight": weight, "bias": counts[:, None] * state["head.bias"].double()}
 
     def result(self) -> State:
-        new, share = super().result(), 1 / self._counts.clamp_min(1)
-        dtype = new[PRIOR].dtype
+        new, counts = super().result(), self.sums[COUNTS]
+        dtype, share = new[PRIOR].dtype, 1 / counts.clamp_min(1)
         return {
             **new,
-            "teachers.weight": (share[:, None, None] * self._weight).to(dtype),
-            "teachers.bias": (share[:, None] * self._bias).to(dtype),
-            PRIOR: (self._counts / self._counts.sum()).to(dtype),
+            "teachers.weight": (share[:, None, None] * self.sums["weight"]).to(dtype),
+            "teachers.bias": (share[:, None] * self.sums["bias"]).to(dtype),
+            PRIOR: (counts / counts.sum()).to(dtype),
         }
 
 

@@ -50,6 +50,5 @@ def label_margins(counts: tuple[int, ...], missing_classes: MissingClasses, like
     >>> label_margins((16, 1, 0), "mask", torch.zeros(()), 1.0)
     tensor([0.5000, 1.0000,    inf])
     """
-    if tau == 0:
-        return torch.zeros(len(counts), dtype=like.dtype, device=like.device)
-    return tau * held_counts(counts, missing_classes, like).pow(-0.25)
+    held = held_counts(counts, missing_classes, like)
+    return tau * held.pow(-0.25) if tau else torch.zeros_like(held)

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
-from fedbm.methods._prototypes import class_means
-from fedbm.methods.base import Aggregator, Facts, OwnData, State, Task, Upload
-from fedbm.methods.fedavg import FedAvg, WeightedMean
+from fedbm.methods._class_statistics import MeanWithSums, class_means
+from fedbm.methods.base import Facts, OwnData, State, Task
+from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
 from fedbm.utils.seeds import torch_rng
 
@@ -55,37 +55,28 @@ class FedNH(FedAvg):
 
     def finish_client(self, model: Classifier, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, own = super().finish_client(model, data, context, facts)
-        del upload["head.weight"]  # fixed at the client
-
-        def unit(images: Tensor) -> Tensor:
-            return F.normalize(model.features(images), dim=1)
-
-        means, counts = class_means(model, unit, data, len(facts.label_counts))
+        prototypes = upload.pop("head.weight")  # fixed at the client
+        means, counts = class_means(model, lambda x: F.normalize(model.features(x), dim=1), data, prototypes)
         return {**upload, SUMS: counts[:, None] * F.normalize(means, dim=1), COUNTS: counts}, own
 
-    def aggregator(self, server: State, clients: int) -> Aggregator:
+    def aggregator(self, server: State, clients: int) -> MeanWithPrototypes:
         return MeanWithPrototypes(self, server)
 
 
-class MeanWithPrototypes(WeightedMean):
+class MeanWithPrototypes(MeanWithSums):
     """A plain mean of body, statistics and s; W moves towards the clients' class means."""
+
+    own = (SUMS, COUNTS)
 
     def __init__(self, method: FedNH, server: State) -> None:
         super().__init__(method, server)
-        self._rho, self._sums, self._counts = method.rho, torch.zeros(()), torch.zeros(())
-
-    def add(self, upload: Upload) -> None:
-        state = dict(upload.state)
-        self._sums = self._sums + state.pop(SUMS).double()
-        self._counts = self._counts + state.pop(COUNTS).double()
-        super().add(Upload(upload.client, upload.n, state))
+        self.rho = method.rho
 
     def result(self) -> State:
-        old, seen_classes = self._server["head.weight"].double(), self._counts[:, None] > 0
-        seen = F.normalize(self._sums / self._counts.clamp_min(1)[:, None], dim=1)
-        mixed = F.normalize(self._rho * old + (1 - self._rho) * seen, dim=1)
-        new = torch.where(seen_classes, mixed, old).to(self._server["head.weight"].dtype)
-        return {**super().result(), "head.weight": new}
+        weight, counts = self._server["head.weight"], self.sums[COUNTS][:, None]
+        old, seen = weight.double(), F.normalize(self.sums[SUMS] / counts.clamp_min(1), dim=1)
+        mixed = F.normalize(self.rho * old + (1 - self.rho) * seen, dim=1)
+        return {**super().result(), "head.weight": torch.where(counts > 0, mixed, old).to(weight.dtype)}
 
 
 class CosineHead(CrossEntropyHead):

@@ -22,8 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Batch, Facts, State
+from fedbm.methods.base import Batch, Facts, State, with_prefix
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
 

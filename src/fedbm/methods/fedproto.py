@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._prototypes import class_means
-from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Piece, State, Upload
+from fedbm.methods._class_statistics import MeanWithSums, class_means
+from fedbm.methods.base import Batch, Facts, OwnData, Piece, State
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
 
@@ -80,11 +80,11 @@ class FedProto(FedAvg):
         }
 
     def finish_client(self, model: ProtoModel, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        means, counts = class_means(model, model.features, data, len(facts.label_counts))
+        means, counts = class_means(model, model.features, data, model.prototypes.value)
         return {MEANS: means, COUNTS: counts}, super().finish_client(model, data, context, facts)[1]
 
-    def aggregator(self, server: State, clients: int) -> Aggregator:
-        return PrototypeMean(server)
+    def aggregator(self, server: State, clients: int) -> PrototypeMean:
+        return PrototypeMean(self, server)
 
     def logits(self, model: ProtoModel, images: Tensor) -> Tensor:
         """Return −‖f(x) − C_k‖². A class without a prototype cannot be predicted."""
@@ -94,22 +94,19 @@ class FedProto(FedAvg):
         return torch.where(model.prototypes.known, -distance.square(), -torch.inf)
 
 
-class PrototypeMean:
+class PrototypeMean(MeanWithSums):
     """C_k ← the count-weighted mean over clients that have class k; a class without samples keeps its prototype."""
 
-    def __init__(self, server: State) -> None:
-        self._value, self._known = server["prototypes.value"], server["prototypes.known"]
-        self._sums = torch.zeros_like(self._value, dtype=torch.float64)
-        self._counts = torch.zeros((), device=self._value.device)
+    own = (MEANS, COUNTS)
 
-    def add(self, upload: Upload) -> None:
-        counts = upload.state[COUNTS].double()
-        self._sums = self._sums + counts[:, None] * upload.state[MEANS].double()
-        self._counts = self._counts + counts
+    def terms(self, state: State) -> State:
+        counts = state[COUNTS].double()
+        return {COUNTS: counts, MEANS: counts[:, None] * state[MEANS].double()}
 
     def result(self) -> State:
-        mean = (self._sums / self._counts.clamp_min(1)[:, None]).to(self._value.dtype)
+        old, counts = self._server["prototypes.value"], self.sums[COUNTS]
+        mean = (self.sums[MEANS] / counts.clamp_min(1)[:, None]).to(old.dtype)
         return {
-            "prototypes.value": torch.where(self._counts[:, None] > 0, mean, self._value),
-            "prototypes.known": self._known | (self._counts > 0),
+            "prototypes.value": torch.where(counts[:, None] > 0, mean, old),
+            "prototypes.known": self._server["prototypes.known"] | (counts > 0),
         }

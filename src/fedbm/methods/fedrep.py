@@ -19,7 +19,7 @@ from typing import Literal
 
 from fedbm.config.options import option
 from fedbm.methods._average import Average
-from fedbm.methods.base import Phase, State
+from fedbm.methods.base import Phase, State, with_prefix
 from fedbm.methods.fedavg import FedAvg
 
 
@@ -52,6 +52,6 @@ class FedRep(FedAvg):
             yield from super().global_states(server, clients)
             return
         heads = Average()
-        for client in clients:
-            heads.add({n: v for n, v in clients[client].items() if n.startswith("head.")}, 1.0)
+        for client in clients.values():
+            heads.add(with_prefix(client, "head."), 1.0)
         yield {**server, **heads.result()}

@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Batch, Facts, OwnData, State, frozen_names
+from fedbm.methods.base import Batch, Facts, OwnData, State, frozen_names, with_prefix
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
 

@@ -23,8 +23,7 @@ from torch import nn
 
 from fedbm.config.options import option
 from fedbm.methods._average import SplitMean
-from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, trained_parameters, unfrozen_parameters
+from fedbm.methods.base import Facts, OwnData, Piece, State, trained_parameters, unfrozen_parameters, with_prefix
 from fedbm.methods.fedavg import FedAvg
 
 C, DELTA = "scaffold.c.", "scaffold.delta."
@@ -71,23 +70,18 @@ class Scaffold(FedAvg):
             upload[DELTA + name] = own[C + name] - context[OWN + name]
         return upload, own
 
-    def aggregator(self, server: State, clients: int) -> Aggregator:
-        return ControlledMean(server, clients)
+    def aggregator(self, server: State, clients: int) -> ControlledMean:
+        return ControlledMean(server, clients, C)
 
 
 class ControlledMean(SplitMean):
     """θ ← mean_P θ_i and c ← c + (1/N) Σ_P (c_i⁺ − c_i); BatchNorm statistics as in FedAvg."""
 
-    def __init__(self, server: State, clients: int) -> None:
-        super().__init__(lambda name: name in self._names or name.startswith(DELTA))
-        self._server, self._clients = server, clients
-        self._names = {name.removeprefix(C) for name in server if name.startswith(C)}
-
     def result(self) -> State:
-        server, mean = self._server, self.plain.exact()
+        server, mean = self.server, self.plain.exact()
         new = {**server, **self.by_size.result()}
-        for name in self._names & mean.keys():  # an older checkpoint has control variates of frozen layers
+        for name in self.parameters:
             new[name] = mean[name].to(server[name].dtype)
-            control = server[C + name].double() + self.plain.weight / self._clients * mean[DELTA + name]
+            control = server[C + name].double() + self.plain.weight / self.clients * mean[DELTA + name]
             new[C + name] = control.to(server[C + name].dtype)
         return new
