@@ -155,7 +155,7 @@ def test_generator_training_lowers_its_loss():
     draws = {name: value[0] for name, value in model.draw_pseudo(1, 32, torch_rng(9)).items()}
     train_only(model, ("generator",))
     first = float(sum(method.generator_loss(model, draws).values()).detach())
-    method.train_generator(model, torch_rng(0), plain_steps)
+    method.server_step(method.server_init(model), model, task(), method.generator_every, plain_steps)
     assert float(sum(method.generator_loss(model, draws).values()).detach()) < 0.9 * first
 
 

@@ -192,7 +192,12 @@ class Method(ABC):
 
     def server_init(self, model: Any) -> State:
         """Return the server's state before the first round."""
-        return {n: v for n, v in copy_state(model).items() if n.partition(".")[0] not in self.local_parts}
+        local = self.local_names(model)
+        return {name: value for name, value in copy_state(model).items() if name not in local}
+
+    def local_names(self, model: nn.Module) -> set[str]:
+        """Return the state names that stay at the client; the server does not have them."""
+        return {name for name in model.state_dict() if name.partition(".")[0] in self.local_parts}
 
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         """Return what clients need in this round, in named pieces with a version."""
@@ -205,7 +210,8 @@ class Method(ABC):
 
     def client_init(self, task: Task, facts: Facts) -> State:
         """Return a client's own state before its first round. The client keeps it between rounds."""
-        return copy_state(self.model(task), self._kept_parts) if self._kept_parts else {}
+        keeps = not set(self.local_parts).isdisjoint(self.trained_parts)
+        return self.copy_trained(self.model(task))[1] if keeps else {}
 
     def start_client(self, model: Any, received: State, client: State, facts: Facts) -> State:
         """Load the received state and the client's own state into the model; return the context of its steps."""
@@ -221,10 +227,10 @@ class Method(ABC):
         """The parts of the model that some phase of local training trains."""
         return tuple(dict.fromkeys(part for phase in self.phases(1) for part in phase.train))
 
-    @property
-    def _kept_parts(self) -> tuple[str, ...]:
-        """The trained parts that a client keeps for itself."""
-        return tuple(part for part in self.trained_parts if part in self.local_parts)
+    def copy_trained(self, model: nn.Module) -> tuple[State, State]:
+        """Copy the tensors of the trained parts: those that are shared, and those that stay at the client."""
+        state, local = copy_state(model, self.trained_parts), self.local_names(model)
+        return {n: v for n, v in state.items() if n not in local}, {n: v for n, v in state.items() if n in local}
 
     def sample_randomness(self, model: Any, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
         """Return everything random in the next *steps* steps, as CPU tensors with the step as first dimension."""
@@ -248,8 +254,7 @@ class Method(ABC):
 
     def finish_client(self, model: Any, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         """Return what the client uploads, and its new own state."""
-        uploaded = tuple(part for part in self.trained_parts if part not in self.local_parts)
-        return copy_state(model, uploaded), copy_state(model, self._kept_parts)
+        return self.copy_trained(model)
 
     @abstractmethod
     def aggregator(self, server: State, clients: int) -> Aggregator:

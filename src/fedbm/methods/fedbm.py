@@ -91,7 +91,7 @@ class FedBM(FedAvg):
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         groups: dict[str, State] = {"model": {}, "concepts": {}, "generator": {}}
         for name, value in server.items():
-            is_trained, is_generator = name.partition(".")[0] in self._trained, name.startswith("generator")
+            is_trained, is_generator = name.partition(".")[0] in self.trained_parts, name.startswith("generator")
             groups["model" if is_trained else "generator" if is_generator else "concepts"][name] = value
         pieces = {"model": Piece(round_, groups["model"])}
         if groups["concepts"]:
@@ -101,11 +101,8 @@ class FedBM(FedAvg):
         return pieces
 
     def phases(self, epochs: int) -> Sequence[Phase]:
-        return (Phase(epochs, self._trained),)
-
-    @property
-    def _trained(self) -> tuple[str, ...]:
-        return {"trained": ("body", "head"), "random": ("body",)}.get(self.classifier, ("body", "project"))
+        parts = {"trained": ("body", "head"), "random": ("body",)}.get(self.classifier, ("body", "project"))
+        return (Phase(epochs, parts),)
 
     def sample_randomness(
         self, model: FedBMModel, task: Task, received: State, steps: int, rng: torch.Generator
@@ -137,15 +134,11 @@ class FedBM(FedAvg):
         if not self.generator or round_ % self.generator_every:
             return server, {}
         load_state(model, server)
-        losses = self.train_generator(model, torch_rng(task.seed, "generator", round_), steps)
+        adam, rng = make_adam(self.generator_lr, (0.5, 0.999)), torch_rng(task.seed, "generator", round_)
+        draws = model.draw_pseudo(self.generator_steps, self.generator_batch, rng)
+        losses = steps(model, ("generator",), lambda row: self.generator_loss(model, row), adam, draws)
         trained_at = torch.full_like(server["generator_round"], round_)
         return {**server, **copy_state(model, ("generator",)), "generator_round": trained_at}, losses
-
-    def train_generator(self, model: FedBMModel, rng: torch.Generator, steps: Steps) -> dict[str, Tensor]:
-        """Train the generator by Adam with a new state while the rest of the model is frozen; return mean losses."""
-        adam = make_adam(self.generator_lr, (0.5, 0.999))
-        draws = model.draw_pseudo(self.generator_steps, self.generator_batch, rng)
-        return steps(model, ("generator",), lambda row: self.generator_loss(model, row), adam, draws)
 
     def generator_loss(self, model: FedBMModel, draws: State) -> dict[str, Tensor]:
         """Return {semantic: L_sem, diversity: λ_div L_div, distribution: λ_dis L_dis} without terms of weight 0."""

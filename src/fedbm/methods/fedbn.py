@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Facts, OwnData, State, Task, copy_state
+from fedbm.methods.base import Facts, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.generator_loss import BATCH_NORMS
 
@@ -32,28 +32,13 @@ class FedBN(FedAvg):
 
     def model(self, task: Task) -> nn.Module:
         model = super().model(task)
-        if not batch_norm_names(model):
+        if not self.local_names(model):
             raise FedBMError("FedBN needs a body with BatchNorm layers; without them it is FedAvg: use fedavg")
         return model
 
-    def server_init(self, model: nn.Module) -> State:
-        return split_batch_norm(model, copy_state(model))[0]
+    def local_names(self, model: nn.Module) -> set[str]:
+        layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, BATCH_NORMS)]
+        return {f"{name}.{tensor}" for name, layer in layers for tensor in layer.state_dict()}
 
     def client_init(self, task: Task, facts: Facts) -> State:
-        model = self.model(task)
-        return split_batch_norm(model, copy_state(model))[1]
-
-    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        return split_batch_norm(model, super().finish_client(model, data, context, facts)[0])
-
-
-def batch_norm_names(model: nn.Module) -> set[str]:
-    """Return the names of all tensors that belong to BatchNorm layers."""
-    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, BATCH_NORMS)]
-    return {f"{name}.{tensor}" for name, layer in layers for tensor in layer.state_dict()}
-
-
-def split_batch_norm(model: nn.Module, state: State) -> tuple[State, State]:
-    """Split *state* into the tensors that are shared and those of BatchNorm, which are not."""
-    own = batch_norm_names(model)
-    return {n: v for n, v in state.items() if n not in own}, {n: v for n, v in state.items() if n in own}
+        return self.copy_trained(self.model(task))[1]
