@@ -36,7 +36,7 @@ def test_a_missing_gpu_or_extra_is_a_note(fedbm: Command, cache: Path, monkeypat
     assert [found[check]["state"] for check in ("packages", "PyTorch", "cache")] == ["ok"] * 3
     assert found["CUDA"]["state"] == "note"
     assert found["extra parquet"]["advice"] == "Run: pip install 'fedbm[parquet]'"
-    assert found["extra text"]["found"] == "transformers is 1.0, not >=4.48"
+    assert found["extra text"]["found"] == "transformers>=4.48 (found: 1.0)"
     assert found["cache"]["found"] == str(cache)
     status, out, _ = fedbm("doctor")
     assert status == 0

@@ -61,7 +61,7 @@ def test_it_is_listed_as_edited_and_in_no_report(
     edit(run, pattern, line)
     status, out, err = fedbm("list")
     assert (status, err) == (0, "")
-    assert " edited 4/4 " in out.splitlines()[1]
+    assert " edited     4/4 " in out.splitlines()[1]
     assert out.splitlines()[2:] == [f"edited: {run.name}: config.toml {REMEDY}"]
     assert f"\nconfig.toml {REMEDY}\n" in fedbm("show", run)[1]
     commands = [["report", "--to", f"page{kind}"] for kind in (".html", ".md", ".tex", ".csv")]

@@ -40,9 +40,9 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         (["run", "--method", "fedprox", "--help"], 0, "fedbm methods NAME"),
         (["compare", "-h"], 0, "--methods METHODS"),
         (["completion", "bash"], 0, "-F _shtab_fedbm fedbm"),
-        (["report", "--nothing"], 2, "report has no option --nothing"),
+        (["report", "--nothing"], 2, "report has no argument --nothing"),
         (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
-        (["federation", "inti"], 2, 'federation has no task "inti" (did you mean "init"?)'),
+        (["federation", "inti"], 2, 'there is no task "inti" (did you mean "init"?)'),
     ],
 )
 def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str, tmp_path: Path) -> None:
@@ -54,48 +54,29 @@ def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str
     assert "PyTorch was imported" not in err
 
 
-@pytest.mark.parametrize("command", ["list", "run"])
-def test_numpy_is_imported_before_pytorch(command: str, tmp_path: Path) -> None:
-    """PyTorch swallows a Ctrl-C that interrupts its own import of NumPy, and NumPy then lacks half of its names."""
-    (tmp_path / "torch.py").write_text("import sys\nraise ImportError(f'after NumPy: {\"numpy\" in sys.modules}')")
-    _, err = started(["-m", "fedbm", command], tmp_path).communicate()
-    assert "after NumPy: True" in err
-
-
 MISSING = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
-NOT_FOUND = "PyTorch cannot be imported (No module named 'torch')"
+
+
+HOW_TO_INSTALL = "Install FedBM with its dependencies: pip install fedbm. 'fedbm doctor' lists what is missing."
 
 
 @pytest.mark.parametrize(
     ("words", "fault", "said"),
     [
-        (["list"], MISSING, NOT_FOUND),
-        (["run", "--method", "fedavg"], MISSING, NOT_FOUND),
-        (["federation", "status", "nowhere"], MISSING, NOT_FOUND),
-        (
-            ["list"],
-            "import nowhere_to_be_found",
-            "nowhere_to_be_found cannot be imported (No module named 'nowhere_to_be_found')",
-        ),
-        (["list"], "raise ImportError('DLL load failed')", "PyTorch cannot be imported (DLL load failed)"),
-        (
-            ["list"],
-            "raise OSError('libcudart.so.12:\\nno such file')",
-            "PyTorch cannot be imported (libcudart.so.12: no such file)",
-        ),
+        (["list"], MISSING, f"No module named 'torch'. {HOW_TO_INSTALL}"),
+        (["federation", "status", "nowhere"], MISSING, f"No module named 'torch'. {HOW_TO_INSTALL}"),
+        (["list"], "import nowhere", f"No module named 'nowhere'. {HOW_TO_INSTALL}"),
+        (["list"], "raise ImportError('DLL load failed')", f"DLL load failed. {HOW_TO_INSTALL}"),
+        (["list"], "raise OSError('libcudart.so.12:\\nno such file')", "libcudart.so.12: no such file"),
     ],
 )
-def test_without_pytorch_a_command_says_how_to_install_it(
+def test_without_pytorch_a_command_ends_with_one_sentence(
     words: list[str], fault: str, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "torch.py").write_text(fault)
     process = started(["-m", "fedbm", *words], tmp_path)
     out, err = process.communicate()
-    assert out == ""
-    assert one_sentence(err) == (
-        f"{said}. Install FedBM with its dependencies: pip install fedbm. 'fedbm doctor' lists what is missing."
-    )
-    assert process.returncode == 2
+    assert (out, one_sentence(err), process.returncode) == ("", said, 2)
 
 
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +112,7 @@ sys.exit(main())
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30) == ("", "fedbm: interrupted\n")
+    assert process.communicate(timeout=30) == ("", "fedbm: interrupted; run the same command again to continue\n")
     assert process.returncode == 130
 
 
@@ -149,11 +130,4 @@ def test_output_to_a_full_disk_is_one_sentence(words: list[str]) -> None:
         process = start_command(words, stdout=full, stderr=subprocess.PIPE, text=True)
         _, err = process.communicate()
     assert process.returncode == 2
-    assert "cannot write the output of the command: No space left on device" in one_sentence(err)
-
-
-@pytest.mark.parametrize("closed", [1, 2])
-def test_a_closed_stream_is_ignored(closed: int, tmp_path: Path) -> None:
-    command = f"{sys.executable} -m fedbm list --out {tmp_path} {closed}>&-"
-    process = subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, text=True)
-    assert process.returncode == 0
+    assert "No space left on device" in one_sentence(err)

@@ -164,7 +164,7 @@ def test_interrupted_and_refused(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert err == "fedbm: interrupted; run the same command again to continue from the last checkpoint\n"
+    assert err == "fedbm: interrupted; run the same command again to continue\n"
     plan = plan_of(settings, tmp_path, keep_optimizer=True)
     folder = folder_of(plan)
     found = load_checkpoint(folder, plan.id, "cpu")

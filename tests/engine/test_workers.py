@@ -424,7 +424,7 @@ def test_no_process_outlives_its_parent(
     _, err = process.communicate()
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert err == "fedbm: interrupted; run the same command again to continue from the last checkpoint\n"
+        assert err == "fedbm: interrupted; run the same command again to continue\n"
     assert gone([int(word) for word in found])
     assert not list((tmp_path / "shared").glob("fedbm-*"))
 

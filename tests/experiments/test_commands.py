@@ -172,7 +172,7 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
             "--seeds must be a count from 1 to 99, a range such as 3-12 or a list",
         ),
         (["reproduce", "modules", "--only", "beta=7"], 'only: no run has beta = "7"; choose 0.05 or 0.1'),
-        (["reproduce", "modules", "--buget", "1m"], 'has no option --buget (did you mean "--budget"?)'),
+        (["reproduce", "modules", "--buget", "1m"], 'has no argument --buget (did you mean "--budget"?)'),
         (["reproduce", "modules", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["sweep", "nowhere.toml"], "there is no file nowhere.toml"),
         (["sweep", "modules"], "modules is not a file here. Run the shipped experiment"),

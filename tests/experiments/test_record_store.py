@@ -337,7 +337,7 @@ def test_ctrl_c_keeps_records_of_what_is_finished(
     capsys.readouterr()
     assert main(command()) == 130
     said = capsys.readouterr()
-    assert one_sentence(said.err) == "interrupted; run the same command again to continue from the last checkpoint"
+    assert one_sentence(said.err) == "interrupted; run the same command again to continue"
     assert said.out.endswith("records: results/grid.json\n")
     assert "Accuracy" not in said.out, "one who stops wants no tables"
     assert [r.state for r in read_outcome(swept / "results" / "grid.json").results] == ["finished", "not run"]

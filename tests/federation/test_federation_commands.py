@@ -76,11 +76,11 @@ def test_other_accounts_cannot_read_what_the_commands_write(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["statsu", "study"], 'federation has no task "statsu" (did you mean "status"?)'),
+        (["statsu", "study"], 'there is no task "statsu" (did you mean "status"?)'),
         (["status", "sudy"], "sudy does not exist; "),
         (["node", "study"], "study has no node.toml; give the folder of one node, such as study/hospital-1"),
         (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml or use --data PATH"),
-        (["node", "study/hospital-1", "--dta", "x"], 'has no option --dta (did you mean "--data"?)'),
+        (["node", "study/hospital-1", "--dta", "x"], 'has no argument --dta (did you mean "--data"?)'),
         (["up", "study/server"], "is the folder of one role"),
         (["up", "study"], "for a rehearsal run 'fedbm federation partition DIR'"),
         (["node", "hospital-1"], "hospital-1 does not exist; give the folder of one node"),
@@ -199,4 +199,4 @@ def test_a_folder_of_another_account_is_one_sentence(
     monkeypatch.setattr(Path, "is_file", forbid)
     assert main(["federation", task, str(tmp_path)]) == 2
     first = "node.toml" if task in ("node", "approve") else "server/server.toml"
-    assert f"cannot read or write {tmp_path / first}: permission denied" in capsys.readouterr().err
+    assert f"{tmp_path / first}: Permission denied" in capsys.readouterr().err

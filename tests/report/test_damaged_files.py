@@ -13,7 +13,7 @@ import pytest
 from fake_runs import fake_run
 
 from fedbm.cli.commands.list import format_run
-from fedbm.cli.console_tables import result_table
+from fedbm.cli.console_tables import result_table, run_facts
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
 from fedbm.report.experiments_report import experiments_report
@@ -129,7 +129,7 @@ def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
 
     def read() -> None:
         seen = read_run(run)
-        format_run(seen)
+        format_run(run_facts(run))
         result_table([seen])
         record_of(seen)
         render_markdown(runs_report(read_runs([run])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from fedbm.cli.flags import format_default
 from fedbm.config.keys import Key
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
+from fedbm.errors import FedBMError
 from fedbm.report.grouping import format_label
 from fedbm.report.render.terminal import rich_table
-from fedbm.runs.run_view import EDITED, METRICS, RunView, describe_run
+from fedbm.runs.run_view import EDITED, METRICS, RunView, describe_run, read_run
 
 MAX_CLASS_COLUMNS = 12
 
@@ -73,8 +75,12 @@ def describe_partition(partition: Partition, dataset: Dataset, max_clients: int 
         yield f"{len(partition.moved)} samples were moved from the largest client to reach the minimum size."
 
 
-def run_facts(run: RunView) -> dict[str, Any]:
+def run_facts(path: Path) -> dict[str, Any]:
     """Return a run as 'fedbm list --json' and 'fedbm show --json' print it."""
+    try:
+        run = read_run(path)
+    except FedBMError as error:
+        return {"run": path.name, "state": "unreadable", "reason": str(error), "path": str(path)}
     return {
         **describe_run(run),
         "state": "finished" if run.finished else "failed" if run.failure else "unfinished",

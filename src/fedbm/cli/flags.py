@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedbm.cli.parser import Parser
 from fedbm.config.keys import Key, section_keys, spell
 from fedbm.config.options import EngineOptions, check
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError
 from fedbm.utils.text import format_option
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class StoreSetting(argparse.Action):
         namespace.settings = {**namespace.settings, self.dest: values}
 
 
-def section_flags(section: str, without: Iterable[str] = ()) -> list[str]:
-    """Return the flags of a section other than [method]."""
-    return [key.flag for key in section_keys() if key.section == section and key.flag not in without]
+def section_flags(section: str | None, without: Iterable[str] = ()) -> list[str]:
+    """Return the flags of a section, or of all sections but [method]."""
+    return [key.flag for key in section_keys() if section in (None, key.section) and key.flag not in without]
 
 
 def add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
@@ -41,16 +41,14 @@ def add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
     _add_keys(parser, [key for key in section_keys() if key.flag in flags])
 
 
-def add_many_settings(parser: Parser, flags: Sequence[str], others: str) -> None:
-    """Add the named flags. The help lists only the most common ones, and ends with the sentence *others*."""
+def add_all_settings(parser: Parser, section: str | None = None, without: Iterable[str] = ()) -> None:
+    """Add the flags of a section; or of all sections, with the options of methods. The help lists only common ones."""
+    flags = section_flags(section, without)
     add_settings(parser, [flag for flag in flags if flag in COMMON] if parser.scope == "common" else flags)
-    parser.epilog = others
-
-
-def add_all_settings(parser: Parser, without: Sequence[str] = ()) -> None:
-    """Add the flags of all keys except --method, and the options of methods unless the parser leaves them out."""
-    others = "All settings in 'fedbm config' are flags, and so are a method's in 'fedbm methods NAME'."
-    add_many_settings(parser, [key.flag for key in section_keys() if key.flag not in without], others)
+    if section:
+        parser.epilog = f"All settings of [{section}] in 'fedbm config' are flags, too."
+        return
+    parser.epilog = "All settings in 'fedbm config' are flags, and so are a method's in 'fedbm methods NAME'."
     parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"
     if parser.scope == "all":
         from fedbm.runs.run_config import keys, option_flags
@@ -114,20 +112,14 @@ def switches(settings: Iterable[str]) -> dict[str, str]:
 
 
 def read_file(file: str) -> dict[str, dict[str, Any]]:
-    """Return the sections of a configuration file; explain a word that is none."""
-    from fedbm.methods import all_methods
+    """Return the sections of a configuration file."""
     from fedbm.runs.run_config import read_sections
 
-    if not file.endswith(".toml") and (not Path(file).exists() or Path(file).is_dir()):
-        names = [name for name in file.split(",") if name]
-        if names and set(names) <= set(all_methods()):
-            raise FedBMError(
-                f"{join_words(names, 'and')} {'is a method' if len(names) == 1 else 'are methods'}, not a file: use "
-                f"'fedbm run --method {names[0]}' or 'fedbm compare --methods {','.join(names)}'"
-            )
-        near = did_you_mean(file, map(str, Path().glob("*.toml")))
-        raise FedBMError(f"there is no configuration file {file}{near}. If it is a data set, use --data {file}.")
-    return read_sections(Path(file))
+    path = Path(file)
+    if path.suffix != ".toml" and not path.is_file():
+        advice = "Data sets and methods need a flag: --data, --method or --methods."
+        raise FedBMError(f"there is no configuration file {file}. {advice}")
+    return read_sections(path)
 
 
 def check_ending(option: str, file: str | None, ending: str) -> None:

@@ -54,11 +54,9 @@ def similarity_table(concepts: ConceptDistribution) -> Table:
 
     classes, cosines = concepts.classes, concepts.similarity()
     if len(classes) <= MAX_CLASS_COLUMNS:
-        rows = [(name, *(f"{float(c):.2f}" for c in cosines[k])) for k, name in enumerate(classes)]
+        rows = [(name, *(f"{cosine:.2f}" for cosine in cosines[k].tolist())) for k, name in enumerate(classes)]
         return table("Cosine between class means", ("class", *classes), rows)
-    others = cosines.clone().fill_diagonal_(-1)
-    nearest = [
-        (name, concepts.texts[k], classes[int(others[k].argmax())], f"{float(others[k].max()):.2f}")
-        for k, name in enumerate(classes)
-    ]
-    return table("", ("class", "concept", "nearest", "cosine"), nearest, text_columns=3)
+    highest, nearest = (found.tolist() for found in cosines.clone().fill_diagonal_(-1).max(dim=1))
+    names = [classes[other] for other in nearest]
+    pairs = zip(classes, concepts.texts, names, [f"{cosine:.2f}" for cosine in highest], strict=True)
+    return table("", ("class", "concept", "nearest", "cosine"), pairs, text_columns=3)

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    findings = list(check_all())
+    findings = [Finding("fedbm", "ok", __version__), *check_packages(), *check_torch(), *check_cache()]
     for one in findings:
         console.print(f"{one.state:8} {one.check}: {one.found}{f'. {one.advice}' if one.advice else ''}")
     problems = [one.check for one in findings if one.state == "problem"]
@@ -53,29 +53,17 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     console.print("The core works.")
 
 
-def check_all() -> Iterator[Finding]:
-    """Yield every finding. The checks of PyTorch and the cache need the core's packages."""
-    yield Finding("fedbm", "ok", __version__)
-    core, *extras = check_packages()
-    yield core
-    if core.state == "ok":
-        yield from check_torch()
-        yield from check_cache()
-    yield from extras
-
-
 def check_packages() -> Iterator[Finding]:
-    """Compare the installed packages with those that fedbm requires: first the core's, then each extra's."""
-    from packaging.requirements import Requirement
-
+    """Compare the installed packages with those that fedbm requires: the core's, then each extra's."""
     try:
-        required = metadata.requires("fedbm") or []
-    except metadata.PackageNotFoundError:
-        yield Finding("packages", "problem", "fedbm is not installed", "Run: pip install fedbm")
+        from packaging.requirements import Requirement
+
+        required = [Requirement(text) for text in metadata.requires("fedbm") or []]
+    except ImportError as error:  # PackageNotFoundError is one, too
+        yield Finding("packages", "problem", str(error), "Run: pip install fedbm")
         return
-    python = Requirement(f"Python{metadata.metadata('fedbm')['Requires-Python']}")
-    by_extra: dict[str, list[Requirement]] = {"": [python]}
-    for one in map(Requirement, required):
+    by_extra = {"": [Requirement(f"Python{metadata.metadata('fedbm')['Requires-Python']}")]}
+    for one in required:
         extra = re.search(r'extra == "(.+?)"', str(one.marker))
         by_extra.setdefault(extra[1] if extra else "", []).append(one)
     for name, requirements in by_extra.items():
@@ -83,15 +71,15 @@ def check_packages() -> Iterator[Finding]:
             continue
         found = {one: _version(one.name) for one in requirements}
         faults = [
-            f"{one.name} is missing" if version is None else f"{one.name} is {version}, not {one.specifier}"
+            f"{one.name}{one.specifier} (found: {version})"
             for one, version in found.items()
-            if version is None or not one.specifier.contains(version, prereleases=True)
+            if not version or not one.specifier.contains(version, prereleases=True)
         ]
-        label, package = (f"extra {name}", f"'fedbm[{name}]'") if name else ("packages", "fedbm")
+        check, package = (f"extra {name}", f"'fedbm[{name}]'") if name else ("packages", "fedbm")
         if faults:
-            yield Finding(label, "note" if name else "problem", ", ".join(faults), f"Run: pip install {package}")
+            yield Finding(check, "note" if name else "problem", ", ".join(faults), f"Run: pip install {package}")
         else:
-            yield Finding(label, "ok", ", ".join(f"{one.name} {version}" for one, version in found.items()))
+            yield Finding(check, "ok", ", ".join(f"{one.name} {version}" for one, version in found.items()))
 
 
 def check_torch() -> Iterator[Finding]:
@@ -104,38 +92,33 @@ def check_torch() -> Iterator[Finding]:
         yield Finding("PyTorch", "problem", f"cannot be used: {error}", "Run: pip install --force-reinstall torch")
         return
     yield Finding("PyTorch", "ok", str(torch.__version__))
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         yield Finding("CUDA", "ok", f"{torch.version.cuda}, {', '.join(names)}")
-    elif torch.version.cuda:
-        yield Finding("CUDA", "note", "no GPU is found", "'nvidia-smi' shows whether the driver works")
     else:
-        yield Finding("CUDA", "note", "this PyTorch is for the CPU", "To use a GPU, install PyTorch for CUDA")
+        advice = "To use a GPU, install PyTorch for CUDA; 'nvidia-smi' shows whether the driver works"
+        yield Finding("CUDA", "note", "PyTorch finds no GPU", advice)
 
 
 def check_cache() -> Iterator[Finding]:
     """Write to the folder of prepared data sets, and look at the free space there."""
-    from fedbm.data.dataset import default_cache
-    from fedbm.utils.io import make_folder
-
-    folder = default_cache()
     try:
-        make_folder(folder)
+        from fedbm.data.dataset import default_cache
+        from fedbm.utils.io import make_folder
+
+        make_folder(folder := default_cache())
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
-    except (FedBMError, OSError) as error:
+    except (FedBMError, ImportError, OSError) as error:
         yield Finding("cache", "problem", str(error), "Set FEDBM_HOME to a folder that you can write to")
         return
     yield Finding("cache", "ok", str(folder))
-    few = free < MIN_FREE_BYTES
-    advice = "Free some space, or set FEDBM_HOME to a folder on another disk" if few else None
-    yield Finding("disk", "note" if few else "ok", f"{free / 1e9:.1f} GB free in {folder}", advice)
+    state = "note" if free < MIN_FREE_BYTES else "ok"
+    yield Finding("disk", state, f"{free / 1e9:.1f} GB free; FEDBM_HOME can name a folder on another disk")
 
 
 def _version(package: str) -> str | None:
-    if package == "Python":
-        return platform.python_version()
     try:
-        return metadata.version(package)
+        return platform.python_version() if package == "Python" else metadata.version(package)
     except metadata.PackageNotFoundError:
         return None

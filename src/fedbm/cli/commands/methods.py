@@ -25,7 +25,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.console_tables import settings_table, table
     from fedbm.config.keys import keys_of
     from fedbm.data.readers.dispatch import reader_plugins
-    from fedbm.methods import all_methods, method_plugins
+    from fedbm.methods import METHODS, method_plugins
     from fedbm.models.backbone import body_plugins
     from fedbm.runs.run_config import find_method
     from fedbm.utils.plugins import usable
@@ -39,29 +39,21 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         console.print(first_line(method))
         console.print(settings_table("method", options))
         return
-    plugins, bodies, readers = method_plugins(), body_plugins(), reader_plugins()
-    methods = [
-        {
-            "name": name,
-            "package": plugins[name].package if name in plugins else f"fedbm {__version__}",
-            "meaning": first_line(kind),
-            "options": [key.name for key in keys_of("method", kind)],
-        }
-        for name, kind in all_methods().items()
-    ]
-    found: dict[str, list[dict[str, Any]]] = {"methods": methods}
-    for kind, known in (("bodies", bodies), ("readers", readers)):
-        found[kind] = [
-            {"name": name, "package": known[name].package, "meaning": first_line(value)}
-            for name, value in usable(known).items()
-        ]
-    problems = [plugin.problem for some in (plugins, bodies, readers) for plugin in some.values() if plugin.problem]
+    own = f"fedbm {__version__}"
+    plugins = {"methods": method_plugins(), "bodies": body_plugins(), "readers": reader_plugins()}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind, known in plugins.items():
+        parts = [(name, own, one) for name, one in METHODS.items()] if kind == "methods" else []
+        parts += [(name, known[name].package, one) for name, one in usable(known).items()]
+        found[kind] = [{"name": name, "package": package, "meaning": first_line(one)} for name, package, one in parts]
+    for row in found["methods"]:
+        row["options"] = [key.name for key in keys_of("method", find_method(row["name"]))]
+    problems = [plugin.problem for known in plugins.values() for plugin in known.values() if plugin.problem]
     if args.json:
         print_json({**found, "problems": problems})
     for kind, rows in found.items():
         if rows:
-            shown = [[row[key] for key in ("name", "package", "meaning")] for row in rows]
-            console.print(table("", (kind, "package", "meaning"), shown, text_columns=3))
+            console.print(table("", (kind, "package", "meaning"), [list(row.values())[:3] for row in rows], 3))
     for problem in problems:
         console.print(f"problem: {problem}")
 

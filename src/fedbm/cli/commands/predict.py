@@ -42,26 +42,23 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         check_replaceable(Path(args.to), ",".join(COLUMNS))
     device = check(EngineOptions, "device", args.settings.get("device", EngineOptions.device))
     model = load_model(find_run(runs_folder(args), args.run), device, method=args.method, averaged=args.averaged)
-    good, bad = [], []
-    for path, made in model.classify(args.images):
-        if isinstance(made, str):
-            bad.append(f"{path} is not a readable image: {made}" if path.exists() else f"{path} does not exist")
+    rows, bad = [], []
+    for path, found in model.classify(args.images):
+        if isinstance(found, str):
+            bad.append(f"{path} is not a readable image: {found}" if path.exists() else f"{path} does not exist")
         else:
-            good.append((path, model.classes[int(made.argmax())], made))
+            # a name that is not UTF-8 gets escapes, as in the notes on data sets
+            name = os.fsencode(path).decode("utf-8", "backslashreplace")
+            rows.append((name, model.classes[found.argmax()], max(found), *found))
     if args.to:
         lines = io.StringIO()
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow([*COLUMNS, *model.classes])
-        # a name that is not UTF-8 gets escapes, as in the notes on data sets
-        files = [os.fsencode(path).decode("utf-8", "backslashreplace") for path, _, _ in good]
-        writer.writerows([file, name, max(made), *made] for file, (_, name, made) in zip(files, good, strict=True))
+        csv.writer(lines, lineterminator="\n").writerows([[*COLUMNS, *model.classes], *rows])
         write_text(Path(args.to), lines.getvalue())
-        console.print(f"{len(good)} images classified: {args.to}")
-    elif good:
-        rows = [(path, name, f"{100 * float(max(made)):.1f} %") for path, name, made in good]
-        console.print(table("", COLUMNS, rows, text_columns=2))
-    if len(bad) == 1:
-        raise FedBMError(bad[0])
+        console.print(f"{len(rows)} images classified: {args.to}")
+    elif rows:
+        shown = [(name, label, f"{100 * float(highest):.1f} %") for name, label, highest, *_ in rows]
+        console.print(table("", COLUMNS, shown, text_columns=2))
+    for sentence in bad:
+        console.print(sentence)
     if bad:
-        console.print("\n".join(bad))
-        raise FedBMError(f"{len(bad)} of {len(good) + len(bad)} files could not be classified")
+        raise FedBMError(f"{len(bad)} of {len(rows) + len(bad)} files could not be classified, the first: {bad[0]}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedbm.cli.commands.compare import SEEDS_HELP, check_failures
-from fedbm.cli.flags import add_json, add_many_settings, section_flags
+from fedbm.cli.flags import add_all_settings, add_json
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
@@ -46,8 +46,7 @@ def add_experiment_arguments(parser: Parser) -> None:
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
     parser.add_argument("--plan", action="store_true", help="print which runs and how many rounds remain; start none")
     add_json(parser, "with --plan, print the plan as a JSON document; docs/scripting.md lists its keys")
-    others = "All settings of [engine] in 'fedbm config' are flags, too."
-    add_many_settings(parser, section_flags("engine", without=["data_dir"]), others)
+    add_all_settings(parser, "engine", without=["data_dir"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from fedbm.cli.flags import add_json, add_settings, runs_folder
 from fedbm.cli.output import print_json
@@ -34,30 +33,33 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     run = read_run(find_run(runs_folder(args), args.run))
     command = (run.environment or {}).get("command")
-    files = {path: path.stat().st_size for path in sorted(run.path.glob("*")) if path.is_file() and path.name != "lock"}
+    files = [
+        {"path": str(path), "bytes": path.stat().st_size}
+        for path in sorted(run.path.glob("*"))
+        if path.is_file() and path.name != "lock"
+    ]
     if args.json:
-        sizes = [{"path": str(path), "bytes": size} for path, size in files.items()]
-        print_json({**run_facts(run), "command": command, "config": run.config, "summary": run.summary, "files": sizes})
+        more = {"command": command, "config": run.config, "summary": run.summary, "files": files}
+        print_json({**run_facts(run.path), **more})
         return
-    console.print(Text(run.id, style="bold"), soft_wrap=True)
-    if command:
-        console.print(f"command: {command}")
+    console.print(f"{run.id}: {run.state}")
+    console.print(f"command: {command or 'unknown'}")
     if run.edited:
         console.print(f"config.toml {EDITED}\n")
     if run.finished:
         console.print(result_table([run]))
-        for sentence in client_losses(run):
-            console.print(f"privacy of {sentence}")
     else:
-        console.print(f"{run.state}; the same command continues it")
+        console.print("The same command continues it.")
+    for sentence in client_losses(run):
+        console.print(f"privacy of {sentence}")
     if run.client_partition:
         console.print(partition_table(np.array(run.client_partition.counts), run.client_partition.classes))
     console.print("settings that are not the default:")
     for line in changed_settings(run.config):
-        console.print(Text(f"  {line}"))  # brackets are not markup
+        console.print(f"  {line}")
     console.print("files:")
-    for path, size in files.items():
-        console.print(Text(f"  {path}  {size:,} bytes"), soft_wrap=True)
+    for file in files:
+        console.print(f"  {file['path']}  {file['bytes']:,} bytes")
 
 
 def changed_settings(config: Mapping[str, Any]) -> Iterator[str]:
