@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import all public names on first use, because PyTorch takes seconds to import."""
+        """Import the public names on first use, because PyTorch takes seconds to import."""
         if name == "__all__" or not name.startswith("_"):
             import fedbm.public as public
 
-            for each in public.__all__:
-                globals().setdefault(each, getattr(public, each))  # keep a name that the user has replaced
-            globals()["__all__"] = ["__version__", *public.__all__]
-            if name in globals():
-                return globals()[name]
+            names = [each for each in dir(public) if not each.startswith("_")]
+            if name == "__all__":
+                return ["__version__", *names]
+            if name in names:
+                return getattr(public, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -1,72 +1,45 @@
-"""The public names of the package, available as `fedbm.NAME`."""
+"""The public names of the package, available as `fedbm.NAME`: all that this module imports."""
 
-from __future__ import annotations
-
-from fedbm.data.arrays import from_arrays, from_torch
-from fedbm.data.column_partitioner import by_column
-from fedbm.data.dataset import Dataset, load
-from fedbm.data.feature_shift import shift_features
-from fedbm.data.inspection.inspect import inspect
-from fedbm.data.partition import Partition, hold_out, load_partition
-from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
-from fedbm.errors import FedBMError
-from fedbm.experiments.reproduction import Reproduction, reproduce
-from fedbm.language.bundled import load_bundled
-from fedbm.language.concept_distribution import ConceptDistribution, build_concepts, sample_concepts
-from fedbm.methods import METHODS, FedAvg, FedBM, Method
-from fedbm.models.generator import Generator
-from fedbm.models.generator_loss import BatchNormGap, diversity_loss
-from fedbm.models.heads import ConceptHead, concept_logits, concept_loss
-from fedbm.models.resnet import ResNet18
-from fedbm.report.write import write_report
-from fedbm.runs.callbacks import Callback, RunInfo
-from fedbm.runs.method_comparison import Comparison, compare
-from fedbm.runs.prediction import load_model
-from fedbm.runs.run_view import RunView, read_run
-from fedbm.runs.runner import simulate
-
-__all__ = [
-    "METHODS",
-    "BatchNormGap",
-    "Callback",
-    "Comparison",
-    "ConceptDistribution",
-    "ConceptHead",
-    "Dataset",
-    "FedAvg",
-    "FedBM",
-    "FedBMError",
-    "Generator",
-    "Method",
-    "Partition",
-    "Reproduction",
-    "ResNet18",
-    "RunInfo",
-    "RunView",
-    "balanced",
-    "build_concepts",
-    "by_classes",
-    "by_column",
-    "compare",
-    "concept_logits",
-    "concept_loss",
-    "dirichlet",
-    "diversity_loss",
-    "from_arrays",
-    "from_torch",
-    "hold_out",
-    "iid",
-    "inspect",
-    "load",
-    "load_bundled",
-    "load_model",
-    "load_partition",
-    "quantity",
-    "read_run",
-    "reproduce",
-    "sample_concepts",
-    "shards",
-    "shift_features",
-    "simulate",
-    "write_report",
-]
+from fedbm.data.arrays import from_arrays as from_arrays
+from fedbm.data.arrays import from_torch as from_torch
+from fedbm.data.column_partitioner import by_column as by_column
+from fedbm.data.dataset import Dataset as Dataset
+from fedbm.data.dataset import load as load
+from fedbm.data.feature_shift import shift_features as shift_features
+from fedbm.data.inspection.inspect import inspect as inspect
+from fedbm.data.partition import Partition as Partition
+from fedbm.data.partition import hold_out as hold_out
+from fedbm.data.partition import load_partition as load_partition
+from fedbm.data.partitioners import balanced as balanced
+from fedbm.data.partitioners import by_classes as by_classes
+from fedbm.data.partitioners import dirichlet as dirichlet
+from fedbm.data.partitioners import iid as iid
+from fedbm.data.partitioners import quantity as quantity
+from fedbm.data.partitioners import shards as shards
+from fedbm.errors import FedBMError as FedBMError
+from fedbm.experiments.reproduction import Reproduction as Reproduction
+from fedbm.experiments.reproduction import reproduce as reproduce
+from fedbm.language.bundled import load_bundled as load_bundled
+from fedbm.language.concept_distribution import ConceptDistribution as ConceptDistribution
+from fedbm.language.concept_distribution import build_concepts as build_concepts
+from fedbm.language.concept_distribution import sample_concepts as sample_concepts
+from fedbm.methods import METHODS as METHODS
+from fedbm.methods import FedAvg as FedAvg
+from fedbm.methods import FedBM as FedBM
+from fedbm.methods import Method as Method
+from fedbm.models.generator import Generator as Generator
+from fedbm.models.generator_loss import BatchNormGap as BatchNormGap
+from fedbm.models.generator_loss import diversity_loss as diversity_loss
+from fedbm.models.heads import ConceptHead as ConceptHead
+from fedbm.models.heads import concept_logits as concept_logits
+from fedbm.models.heads import concept_loss as concept_loss
+from fedbm.models.resnet import ResNet18 as ResNet18
+from fedbm.report.write import write_report as write_report
+from fedbm.runs.callbacks import Callback as Callback
+from fedbm.runs.callbacks import RunInfo as RunInfo
+from fedbm.runs.method_comparison import Comparison as Comparison
+from fedbm.runs.method_comparison import compare as compare
+from fedbm.runs.prediction import load_model as load_model
+from fedbm.runs.run_view import RunView as RunView
+from fedbm.runs.run_view import read_run as read_run
+from fedbm.runs.runner import simulate as simulate
