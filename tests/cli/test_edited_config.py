@@ -65,7 +65,7 @@ def test_it_is_listed_as_edited_and_in_no_report(
     assert out.splitlines()[2:] == [f"edited: {run.name}: config.toml {REMEDY}"]
     assert f"\nconfig.toml {REMEDY}\n" in fedbm("show", run)[1]
     commands = [["report", "--to", f"page{kind}"] for kind in (".html", ".md", ".tex", ".csv")]
-    more = [["report", "--markdown"], ["export", "--tensorboard", "events"], ["features", run.name]]
+    more = [["export", "--tensorboard", "events"], ["features", run.name]]
     more += [["predict", run.name, "x.png"]]
     for words in (*commands, *more):
         status, out, err = fedbm(*words)
@@ -95,7 +95,7 @@ def test_a_value_that_json_does_not_have_is_one_sentence(fedbm: Command, run: Pa
 def test_what_says_the_same_is_not_edited(fedbm: Command, run: Path, pattern: str, line: str) -> None:
     edit(run, pattern, line)
     assert "edited" not in fedbm("list", "--out", run.parent)[1]
-    assert fedbm("report", run, "--markdown")[0] == 0
+    assert fedbm("report", run, "--to", run / "page.md")[0] == 0
 
 
 def test_runs_of_versions_that_kept_no_digest_are_taken_as_they_are(fedbm: Command, run: Path) -> None:
@@ -105,7 +105,7 @@ def test_runs_of_versions_that_kept_no_digest_are_taken_as_they_are(fedbm: Comma
     path.write_text(json.dumps(known), encoding="utf-8")
     edit(run, "lr = .*", "lr = 0.5")
     assert "edited" not in fedbm("list", "--out", run.parent)[1]
-    assert fedbm("report", run, "--markdown")[0] == 0
+    assert fedbm("report", run, "--to", run / "page.md")[0] == 0
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import errno
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -62,12 +60,12 @@ def test_a_sweep_is_planned_played_and_recorded(
     file = grid(tmp_path, tiny_fedbm)
     assert main(words(file, tmp_path, "--plan")) == 0
     said = capsys.readouterr().out
-    assert "3 runs: 3 not run\n" in said
+    assert "runs: 3 not run\n" in said
     assert "\nremaining: 3 runs, 9 rounds\n" in said
     assert not (tmp_path / "runs").exists()
     assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
     said = capsys.readouterr().out
-    assert "1 run: 1 finished\n" in said
+    assert "runs: 1 finished\n" in said
     outcome = read_outcome(tmp_path / "results" / "grid.json")
     assert [(r.row, r.at["temperature"], r.state) for r in outcome.results] == [
         ("FedAvg", 7.5, "finished"),
@@ -76,14 +74,14 @@ def test_a_sweep_is_planned_played_and_recorded(
         ("FedBM", 12.5, "not run"),
     ]
     assert main(words(file, tmp_path, "--plan")) == 0
-    assert "3 runs: 1 finished, 2 not run\n" in capsys.readouterr().out
+    assert "runs: 1 finished, 2 not run\n" in capsys.readouterr().out
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "results"), "--to", str(page)]) == 0
     assert "2 runs were not run" in page.read_text(encoding="utf-8")
     shutil.copytree(tmp_path / "runs", tmp_path / "another machine" / "runs")
     capsys.readouterr()
     assert main(words(file, tmp_path / "another machine", "--plan")) == 0
-    assert "3 runs: 1 finished, 2 not run\n" in capsys.readouterr().out
+    assert "runs: 1 finished, 2 not run\n" in capsys.readouterr().out
 
 
 def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
@@ -93,7 +91,7 @@ def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
     assert main(words(file, tmp_path, "--only", "FedAvg", "--budget", "2s")) == 0
     said = capsys.readouterr().out
     assert "The budget " in said
-    assert "1 run: 1 unfinished" in said or "1 run: 1 not run" in said
+    assert "runs: 1 unfinished" in said or "runs: 1 not run" in said
     assert not list((tmp_path / "runs").rglob(".*.part"))
     outcome = read_outcome(tmp_path / "results" / "grid.json")
     assert {r.state for r in outcome.results} <= {"unfinished", "not run"}
@@ -110,7 +108,7 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
         assert main(words(file, tmp_path)) == 2
     seen = capsys.readouterr()
     assert one_sentence(seen.err).endswith("the disk is full")
-    assert "1 run: 1 failed" in seen.out
+    assert "runs: 1 failed" in seen.out
     assert "failed: FedAvg, seed 0: the disk is full" in seen.out
     (result,) = read_outcome(tmp_path / "results" / "grid.json").results
     assert (result.state, result.why) == ("failed", "the disk is full")
@@ -228,7 +226,7 @@ def test_a_plan_counts_a_run_of_two_cells_once(
     monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
     assert main(["reproduce", "comparison-oct-c8", "--plan"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("63 runs: 63 absent\n")
+    assert said.startswith("runs: 63 absent\n")
     assert "absent: FedAvg, beta 0.05, seed 0 and 62 more: the images of oct-c8 are not here" in said
 
 
@@ -238,8 +236,8 @@ def test_a_report_of_records_without_a_finished_run_says_why(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
     assert main(["reproduce", "language-models"]) == 2
-    assert main(["report", "results", "--markdown"]) == 0
-    said = capsys.readouterr().out
+    assert main(["report", "results", "--to", "page.md"]) == 0
+    said = Path("page.md").read_text(encoding="utf-8")
     assert "0 of 48 runs finished" in said
     assert "cannot be run here: the images of kvasir are not here" in said
 
@@ -315,11 +313,8 @@ def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytes
     assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / "my x.md")]) == 0
     assert not old.exists()
     kept.unlink()
-    capsys.readouterr()
-    assert main(["report", "--out", str(two_runs), "--markdown"]) == 0
-    printed, written = capsys.readouterr().out.strip(), (tmp_path / "my x.md").read_text(encoding="utf-8")
+    written = (tmp_path / "my x.md").read_text(encoding="utf-8")
     pictures = re.findall(r"\n!\[[^\]]*\]\((my%20x-figures/\d\.svg)\)\n", written)  # a link has no spaces
-    assert re.sub(r"\n!\[.*\n", "", written).strip() == printed
     found = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("my x-figures/*"))]
     assert [unquote(picture) for picture in pictures] == found != []
 
@@ -388,19 +383,3 @@ def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> 
         (r["round"], pytest.approx(r["test"]["accuracy"])) for r in records
     ]
     assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "events")]) == 2
-
-
-def test_events_that_cannot_be_written_are_one_sentence(
-    two_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
-    (tmp_path / "file").write_text("")
-    assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "file")]) == 2
-    assert "Not a directory. Choose another folder" in capsys.readouterr().err
-
-    def read_only(path: Path, *_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(Path, "mkdir", read_only)  # whoever runs the tests may write anywhere
-    assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "events")]) == 2
-    assert "Permission denied. Choose another folder" in capsys.readouterr().err

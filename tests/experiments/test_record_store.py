@@ -215,7 +215,7 @@ def test_other_data_are_refused_before_anything_is_played(
         assert main(command("--plan")) == 0
         said = "results/grid.json contains 2 finished runs with other data, settings or rows, which would be dropped."
         plan = capsys.readouterr().out
-        assert plan.startswith("2 runs: 2 not run\n")
+        assert plan.startswith("runs: 2 not run\n")
         assert f"note: no run would start: {said} Choose another folder" in plan
         assert main(command("--budget", "1s")) == 2
         assert one_sentence(capsys.readouterr().err).startswith(f"{said} Choose another folder for records")
@@ -256,10 +256,7 @@ def test_a_run_on_record_is_not_played_again(
         patch.setattr("fedbm.runs.batch.run_all", none_is_played)
         assert main(command("--plan")) == 0
         said = capsys.readouterr().out
-        assert said == (
-            "2 runs: 2 on record\n"
-            "Runs on record in results are not computed again. To compute them, set another --records folder.\n"
-        )
+        assert said == "runs: 2 on record\nremaining: 0 runs, 0 rounds\n"
         assert main(command()) == 0
         assert "\nfedprox  1 " in capsys.readouterr().out, "its scores are in the table"
         assert contents(swept / "results") == before
@@ -269,7 +266,7 @@ def test_a_run_on_record_is_not_played_again(
     next((swept / "results" / "runs").glob("fedprox-*")).unlink()
     capsys.readouterr()
     assert main(command()) == 0
-    assert capsys.readouterr().out.startswith("2 runs: 1 on record, 1 not run\n")
+    assert capsys.readouterr().out.startswith("runs: 1 not run, 1 on record\n")
     assert [path.name.partition("-")[0] for path in (swept / "runs").glob("*-*")] == ["fedprox"]
     assert [r.state for r in read_outcome(swept / "results" / "grid.json").results] == ["finished"] * 2
 
@@ -311,7 +308,7 @@ def test_a_run_that_failed_here_is_done_where_it_is_on_record(
     monkeypatch.setattr("fedbm.runs.batch.run_all", none_is_played)
     capsys.readouterr()
     assert main(command()) == 0
-    assert capsys.readouterr().out.startswith("2 runs: 1 finished, 1 on record\n")
+    assert capsys.readouterr().out.startswith("runs: 1 finished, 1 on record\n")
 
 
 def test_records_that_cannot_be_written_are_named_before_anything_is_played(

@@ -13,16 +13,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, read_file, switches
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
-
-if TYPE_CHECKING:
-    from fedbm.runs.run_config import Config
 
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
 
@@ -40,9 +36,18 @@ def add_arguments(parser: Parser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.render.terminal import report_tables
     from fedbm.report.write import make_report, report_path, save_report
-    from fedbm.runs.method_comparison import run_grid
+    from fedbm.runs.method_comparison import list_methods, make_grid, run_grid
+    from fedbm.runs.seed_list import parse_seeds
 
-    configs, to = read_grid(args), Path(args.to)
+    if args.betas and "beta" in args.settings:
+        raise FedBMError("--beta and --betas are both given. Give every β in --betas.")
+    base = read_file(args.file) if args.file else {}
+    if "method" in base or "seed" in base.get("train", {}):
+        raise FedBMError(f"{args.file} sets a method or a seed. Remove them and use --methods and --seeds.")
+    arguments = switches(args.settings) | ({"beta": "--betas"} if args.betas else {})
+    betas, seeds = args.betas.split(",") if args.betas else [None], parse_seeds(args.seeds, "--seeds")
+    configs = make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments)
+    to = Path(args.to)
     if to != Path(configs[0].engine.out):  # the runs may create that folder
         report_path(to)  # before hours of computing
     jobs, result = run_grid(configs, console)
@@ -54,24 +59,6 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         console.print(table)
     console.print(f"report: {save_report(report, report_path(to)).resolve()}")
     check_failures(result.failures, len(jobs))
-
-
-def read_grid(args: argparse.Namespace) -> list[Config]:
-    """Return the configuration of every run."""
-    from fedbm.runs.method_comparison import list_methods, make_grid
-    from fedbm.runs.seed_list import parse_seeds
-
-    if args.betas and "beta" in args.settings:
-        raise FedBMError("--beta and --betas are both given. Give every β in --betas.")
-    betas: list[Any] = args.betas.split(",") if args.betas else [None]
-    base = read_file(args.file) if args.file else {}
-    if "seed" in base.get("train", {}):
-        raise FedBMError(f"{args.file} sets a seed. Remove that line and use --seeds.")
-    if "method" in base:
-        raise FedBMError(f"{args.file} has a [method] section. Remove it and use --methods and flags.")
-    arguments = switches(args.settings) | ({"beta": "--betas"} if args.betas else {})
-    seeds = parse_seeds(args.seeds, "--seeds")
-    return make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments)
 
 
 def check_failures(failures: Sequence[str], runs: int) -> None:

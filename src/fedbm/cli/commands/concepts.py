@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from fedbm.cli.flags import add_settings, check_ending, read_config, section_flags
-
-if TYPE_CHECKING:
-    from fedbm.language.concept_distribution import ConceptDistribution
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +45,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         console.print(f"saved: {args.save}")
 
 
-def similarity_table(concepts: ConceptDistribution) -> Table:
+def similarity_table(concepts: Any) -> Table:
     """Return the cosines between class means; with many classes, the nearest other class of each class."""
     from fedbm.cli.console_tables import MAX_CLASS_COLUMNS, table
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_settings, runs_folder
 from fedbm.errors import FedBMError
-
-if TYPE_CHECKING:
-    from fedbm.runs.run_view import RunView
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,32 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.engine.run_folder import find_runs
     from fedbm.runs.run_view import read_runs
+    from fedbm.runs.tracking import scalars
 
     out = runs_folder(args)
     chosen = find_runs(out, args.runs)
     if not chosen:
         raise FedBMError(f"there are no runs in {out} to export. 'fedbm run' makes one.")
-    for run in read_runs(chosen):
-        folder = Path(args.tensorboard) / run.id
-        try:
-            write_events(run, folder)
-        except OSError as error:
-            raise FedBMError(f"cannot write events to {folder}: {error.strerror}. Choose another folder.") from error
-        console.print(f"events: {folder}")
-
-
-def write_events(run: RunView, folder: Path) -> None:
-    """Write the rounds of a run; raise FedBMError if the folder is not empty, because TensorBoard would show both."""
+    runs = read_runs(chosen)
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise FedBMError('writing events needs tensorboard: pip install "fedbm[tensorboard]"') from error
-    from fedbm.runs.tracking import scalars
-
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise FedBMError(f"{folder} already contains files. Remove it, or choose another folder.")
-    with SummaryWriter(str(folder)) as writer:
-        for record in run.rounds:
-            for name, value in scalars(record):
-                writer.add_scalar(name, value, record.round)
+    for run in runs:
+        folder = Path(args.tensorboard) / run.id
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):  # TensorBoard would show both
+            raise FedBMError(f"{folder} already contains files. Remove it, or choose another folder.")
+        with SummaryWriter(str(folder)) as writer:
+            for record in run.rounds:
+                for name, value in scalars(record):
+                    writer.add_scalar(name, value, record.round)
+        console.print(f"events: {folder}")

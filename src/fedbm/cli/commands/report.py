@@ -23,24 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", help=text)
     text = "the file to write: .html, .md, .tex or .csv (default report.html)"
     parser.add_argument("--to", metavar="FILE", default="report.html", help=text)
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown instead")
     add_settings(parser, ["out"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.engine.run_folder import find_runs
-    from fedbm.report.render.markdown import render_markdown
-    from fedbm.report.write import RENDERERS, make_report, report_path, save_report
+    from fedbm.report.write import make_report, report_path, save_report
 
-    out = runs_folder(args)
-    if out.suffix in RENDERERS:
-        raise FedBMError(f"--out is the folder of runs. To name the page to write, use --to {out}.")
-    path = report_path(Path(args.to))
+    out, path = runs_folder(args), report_path(Path(args.to))
     names = args.runs or find_runs(out, [])
     if not names:
-        raise FedBMError(f"there are no runs in {out} to report on. 'fedbm run' makes one.")
-    report = make_report(names, out)
-    if args.markdown:
-        print(render_markdown(report), end="")
-    else:
-        console.print(f"report: {save_report(report, path)}")
+        raise FedBMError(f"there are no runs in {out} to report on. 'fedbm run' makes one; --to names the page.")
+    console.print(f"report: {save_report(make_report(names, out), path)}")

@@ -95,21 +95,12 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
 def print_states(plan: ExperimentPlan, console: Console) -> None:
     """Print how many runs are in which state, how many rounds remain, and why runs are missing."""
     from fedbm.cli.console_tables import describe_reasons
-    from fedbm.experiments.trials import DONE
-    from fedbm.utils.text import format_count
 
-    found = plan.states()
-    counts = Counter(s.state for s in found)
-    order = (*DONE, "unfinished", "failed", "not run", "absent")
-    states = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
-    console.print(f"{format_count(len(found), 'run')}: {states}")
-    if counts["on record"]:
-        console.print(
-            f"Runs on record in {plan.records} are not computed again. To compute them, set another --records folder."
-        )
-    if rounds := plan.remaining_rounds():
-        console.print(f"remaining: {format_count(len(rounds), 'run')}, {format_count(sum(rounds), 'round')}")
-    for line in describe_reasons((s.state, s.words, s.why) for s in found if s.why):
+    found, rounds = plan.states(), plan.remaining_rounds()
+    counts = Counter(sorted(run.state for run in found))
+    console.print(f"runs: {', '.join(f'{count} {state}' for state, count in counts.items())}")
+    console.print(f"remaining: {len(rounds)} runs, {sum(rounds)} rounds")
+    for line in describe_reasons((run.state, run.words, run.why) for run in found if run.why):
         console.print(line)
 
 

@@ -11,15 +11,12 @@ Run the same command again to continue an interrupted run, or to show a finished
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, add_setting, read_config
 from fedbm.cli.parser import Parser
-
-if TYPE_CHECKING:
-    from fedbm.runs.plan import Plan
 
 MAX_CLIENTS_SHOWN = 50
 MAX_ADVICE = 2  # a report has the rest
@@ -37,7 +34,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.advice import advise
     from fedbm.runs.runner import compute_run, run_path
 
-    def show_plan(plan: Plan) -> None:
+    def show_plan(plan: Any) -> None:
         for part in describe_partition(plan.partition, plan.dataset, MAX_CLIENTS_SHOWN):
             console.print(part)
         console.print(f"run: {run_path(plan)}")
