@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from fedbm.cli.flags import format_default
 from fedbm.config.keys import Key
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
@@ -18,6 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.report.grouping import format_label
 from fedbm.report.render.terminal import rich_table
 from fedbm.runs.run_view import EDITED, METRICS, RunView, describe_run, read_run
+from fedbm.utils.text import format_option
 
 MAX_CLASS_COLUMNS = 12
 
@@ -33,7 +33,8 @@ def settings_table(section: str, keys: Iterable[Key]) -> Table:
     for key in keys:
         choices = f"{key.type.lstrip(' |')}: " if "|" in key.type else ""
         methods = f" [{', '.join(key.methods)}]" if key.is_option and key.methods else ""
-        rows.append((key.switch, format_default(key) or "not set", f"{choices}{key.meaning}{methods}"))
+        default = "not set" if key.default in (None, "") else format_option(key.default)
+        rows.append((key.switch, default, f"{choices}{key.meaning}{methods}"))
     return table(f"[{section}]", ("flag", "default", "meaning"), rows, text_columns=3)
 
 

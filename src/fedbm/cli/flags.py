@@ -65,10 +65,8 @@ def add_setting(group: Any, flag: str, **more: Any) -> None:
 
 def add_model_choice(parser: argparse.ArgumentParser) -> None:
     """Add --method, the class of a run by a method of the user's own, and --averaged, which chooses the model."""
-    text = "the class, if the run was trained by a method of your own, such as fedper.py:FedPer"
-    parser.add_argument("--method", metavar="FILE.py:CLASS", help=text)
-    text = "use the averaged model (server_average) instead of the model of the chosen round"
-    parser.add_argument("--averaged", action="store_true", help=text)
+    parser.add_argument("--method", metavar="FILE.py:CLASS", help="your own method, if the run was trained by one")
+    parser.add_argument("--averaged", action="store_true", help="use the averaged model (server_average)")
 
 
 def add_json(parser: Any, help_: str = "print a JSON document instead; docs/scripting.md lists its keys") -> None:
@@ -78,16 +76,10 @@ def add_json(parser: Any, help_: str = "print a JSON document instead; docs/scri
 
 def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
     for key in keys:
-        default = format_default(key)
-        text = f"{key.meaning} (default {default})" if default else key.meaning
+        text = key.meaning if key.default in (None, "") else f"{key.meaning} (default {format_option(key.default)})"
         optional: dict[str, Any] = {"nargs": "?", "const": "yes"} if key.type == "yes or no" else {}
         metavar = METAVARS.get(key.type, key.type.replace(" ", "").lstrip("|"))
         add_setting(parser, key.flag, metavar=metavar, help=text.replace("%", "%%"), **optional)
-
-
-def format_default(key: Key) -> str:
-    """Return the default as a user would type it; "" if there is none."""
-    return "" if key.default is None else format_option(key.default)
 
 
 def read_config(args: argparse.Namespace) -> Config:

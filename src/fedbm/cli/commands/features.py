@@ -16,8 +16,7 @@ from fedbm.cli.flags import add_model_choice, add_settings, runs_folder
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", help="run folders, ids or parts of ids")
-    text = "folder with a record of the run, which is updated (default results)"
-    parser.add_argument("--records", default="results", metavar="DIR", help=text)
+    parser.add_argument("--records", default="results", metavar="DIR", help="records to update (default results)")
     add_model_choice(parser)
     add_settings(parser, ["out", "cache", "device", "data_dir"])
 
@@ -39,7 +38,3 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         if record.is_file():
             write_record(run, record)
             console.print(f"record: {record}; 'fedbm report {args.records}' shows them too")
-        elif Path(args.records).is_dir():  # a folder without experiments needs no record
-            console.print(
-                f"There is no record of this run in {args.records}; 'fedbm reproduce' and 'fedbm sweep' write them."
-            )

@@ -19,8 +19,7 @@ from fedbm.errors import FedBMError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "run folders, folders of runs, or parts of ids (default: all in --out); or a folder of records"
-    parser.add_argument("runs", nargs="*", help=text)
+    parser.add_argument("runs", nargs="*", help="runs, folders of runs or of records (default: the runs in --out)")
     text = "the file to write: .html, .md, .tex or .csv (default report.html)"
     parser.add_argument("--to", metavar="FILE", default="report.html", help=text)
     add_settings(parser, ["out"])
