@@ -13,12 +13,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, read_file, switches
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
+
+if TYPE_CHECKING:
+    from fedbm.runs.run_config import Config
 
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
 
@@ -34,9 +38,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.report.render.terminal import report_tables
-    from fedbm.report.write import make_report, report_path, save_report
-    from fedbm.runs.method_comparison import list_methods, make_grid, run_grid
+    from fedbm.runs.method_comparison import list_methods, make_grid
     from fedbm.runs.seed_list import parse_seeds
 
     if args.betas and "beta" in args.settings:
@@ -46,10 +48,17 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         raise FedBMError(f"{args.file} sets a method or a seed. Remove them and use --methods and --seeds.")
     arguments = switches(args.settings) | ({"beta": "--betas"} if args.betas else {})
     betas, seeds = args.betas.split(",") if args.betas else [None], parse_seeds(args.seeds, "--seeds")
-    configs = make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments)
-    to = Path(args.to)
-    if to != Path(configs[0].engine.out):  # the runs may create that folder
-        report_path(to)  # before hours of computing
+    run_configs(make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments), args.to, console)
+
+
+def run_configs(configs: Sequence[Config], to: str, console: Console) -> None:
+    """Run the configurations, print a table of their scores, and write a report to the file or folder *to*."""
+    from fedbm.report.render.terminal import report_tables
+    from fedbm.report.write import make_report, report_path, save_report
+    from fedbm.runs.method_comparison import run_grid
+
+    if to != configs[0].engine.out:  # the runs may create that folder
+        report_path(Path(to))  # before hours of computing
     jobs, result = run_grid(configs, console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
@@ -57,7 +66,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     report = make_report(folders)
     for table in report_tables(report):
         console.print(table)
-    console.print(f"report: {save_report(report, report_path(to)).resolve()}")
+    path = save_report(report, report_path(Path(to)))
+    console.print(f"report: {path.resolve()} (open it in a browser; it needs no network)")
     check_failures(result.failures, len(jobs))
 
 

@@ -8,13 +8,11 @@ examples:
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.commands.compare import SEEDS_HELP
+from fedbm.cli.commands.compare import SEEDS_HELP, run_configs
 from fedbm.cli.flags import add_setting, add_settings
-from fedbm.errors import FedBMError
 
 METHODS = ("fedavg", "fedbm")
 SETTINGS = {"data": "digits", "clients": 10, "beta": 0.05, "rounds": 20}
@@ -32,11 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.console_tables import describe_partition, result_table
-    from fedbm.report.write import write_report
-    from fedbm.runs.method_comparison import make_grid, run_grid
+    from fedbm.cli.console_tables import describe_partition
+    from fedbm.runs.method_comparison import make_grid
     from fedbm.runs.plan import make_plan
-    from fedbm.runs.run_view import read_run
     from fedbm.runs.seed_list import parse_seeds
 
     configs = make_grid({}, {**SETTINGS, **args.settings}, METHODS, [None], parse_seeds(args.seeds, "--seeds"))
@@ -45,12 +41,5 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     for part in describe_partition(first.partition, first.dataset):
         console.print(part)
     console.print()
-    jobs, result = run_grid(configs, console)
-    if result.failures:
-        raise FedBMError(result.failures[0])
-    folders = [job.folder for job in jobs]
-    console.print()
-    console.print(result_table([read_run(folder) for folder in folders]))
-    page = write_report(folders, Path(configs[0].engine.out), "FedAvg and FedBM on skewed digits")
-    console.print(f"\nreport: {page.resolve()} (open it in a browser; it needs no network)")
+    run_configs(configs, configs[0].engine.out, console)
     console.print("next: 'fedbm run --help', or look at a folder of your own images: 'fedbm data inspect FOLDER'")
