@@ -217,8 +217,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path)
         f"{tmp_path}/mistake.py:Halved": f'there is no file {tmp_path}/mistake.py (did you mean "mistakes.py"?)',
         f"{file}:Halvd": f'{file} has no class "Halvd" (did you mean "Halved"?)',
         f"{file}:option": f"option in {file} is not a method: it must be a subclass of fedbm.FedAvg or fedbm.Method",
-        f"{file}:Nameless": 'Nameless is called "fedavg", as a method of the package. Name it: name: ClassVar[str] = '
-        '"nameless".',
+        f"{file}:Nameless": 'Nameless is called "fedavg", as a method of the package. Name it: name = "nameless".',
         f"{file}": f'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "{file}"',
         "moon:Moon": 'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "moon:Moon"',
         f"{broken}:A": f"{broken} is not valid Python: invalid syntax, line 1",

@@ -1,13 +1,19 @@
 """Weighted means Σ w_i x_i / Σ w_i of named tensors, summed in float64 in the order given. Data types are kept.
 
-For integer tensors, which are counters (BatchNorm's `num_batches_tracked`), the maximum is kept.
+For integer tensors, which are counters (BatchNorm's `num_batches_tracked`), the maximum is kept. At the end: the means
+of a client's features.
 """
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
 
-from fedbm.methods.base import State, Upload, copy_all
+import torch
+from torch import Tensor, nn
+
+from fedbm.methods.base import OwnData, State, Upload, copy_all
 
 
 class NothingToAverage(ValueError):
@@ -57,6 +63,38 @@ class Average:
         return {name: total / self.weight if total.is_floating_point() else total for name, total in self._sums.items()}
 
 
+class WeightedMean:
+    """Σ_i w_i θ_i over all uploaded tensors; the rest of the server's state stays."""
+
+    def __init__(self, weight_of: Callable[[Upload], float], server: State) -> None:
+        self.weight_of, self.server, self.mean = weight_of, server, Average()
+
+    def add(self, upload: Upload) -> None:
+        self.mean.add(upload.state, self.weight_of(upload))
+
+    def result(self) -> State:
+        return {**self.server, **self.mean.result()}
+
+
+class MeanWithSums(WeightedMean):
+    """The weighted mean of the model, and the sums over clients of what `terms` returns."""
+
+    own: ClassVar[tuple[str, ...]]  # uploaded tensors that are not averaged
+
+    def __init__(self, weight_of: Callable[[Upload], float], server: State) -> None:
+        super().__init__(weight_of, server)
+        self.sums: State = {}
+
+    def terms(self, state: State) -> State:
+        """Return what one upload adds to the sums, in float64."""
+        return {name: state[name].double() for name in self.own}
+
+    def add(self, upload: Upload) -> None:
+        for name, term in self.terms(upload.state).items():
+            self.sums[name] = self.sums.get(name, 0) + term
+        super().add(replace(upload, state={n: v for n, v in upload.state.items() if n not in self.own}))
+
+
 class SplitMean:
     """The plain mean of parameters and of what belongs to them, and the mean of BatchNorm statistics by samples.
 
@@ -72,3 +110,20 @@ class SplitMean:
         statistics = {n: v for n, v in upload.state.items() if n in self.server and n not in self.parameters}
         self.by_size.add(statistics, float(upload.n))
         self.plain.add({n: v for n, v in upload.state.items() if n not in statistics}, 1.0)
+
+
+def class_means(
+    model: nn.Module, features: Callable[[Tensor], Tensor], data: OwnData, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return mean feature [K,F], shaped as *like*, and number of samples [K] of each class.
+
+    The features are computed in eval mode. The mean of a missing class is 0.
+    """
+    model.eval()
+    sums = torch.zeros_like(like, dtype=torch.float64)
+    counts = torch.zeros_like(sums[:, 0])
+    with torch.no_grad():
+        for images, labels in data.batches():
+            sums.index_add_(0, labels, features(images).double())
+            counts += labels.bincount(minlength=len(counts))
+    return (sums / counts.clamp_min(1)[:, None]).to(like.dtype), counts.to(like.dtype)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._class_statistics import MeanWithSums
+from fedbm.methods._average import MeanWithSums
 from fedbm.methods.base import Facts, OwnData, Piece, State, Steps, Task, copy_state, load_state, with_prefix
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier
@@ -74,7 +74,7 @@ class CCVR(FedAvg):
         return {**with_prefix(state, "", TRAINED), **gaussians}, own
 
     def aggregator(self, server: State, clients: int) -> MeanWithGaussians:
-        return MeanWithGaussians(self, server)
+        return MeanWithGaussians(self.weight_of, server)
 
     def server_step(
         self, server: State, model: Classifier, task: Task, round_: int, steps: Steps
@@ -141,8 +141,8 @@ class MeanWithGaussians(MeanWithSums):
         mean = sums / counts.clamp_min(1)[:, None]
         covariance = (squares - counts[:, None, None] * outer(mean)) / (counts - 1).clamp_min(1)[:, None, None]
         for name, value in zip(self.own, (counts, mean, covariance), strict=True):
-            old = self._server[name]
+            old = self.server[name]
             seen = (counts > 0).view(-1, *[1] * (old.dim() - 1))
             new[name] = torch.where(seen, value.to(old.dtype), old)
-        received = {name: value.clone() for name, value in with_prefix(self._server, TRAINED, "").items()}
+        received = {name: value.clone() for name, value in with_prefix(self.server, TRAINED, "").items()}
         return {**new, **received}  # server_step() calibrates the head that clients received

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._average import Average
+from fedbm.methods._average import WeightedMean
 from fedbm.methods.base import Aggregator, Batch, Method, State, Task, Upload
 from fedbm.models.heads import Classifier, LinearHead, feature_dim
 from fedbm.utils.seeds import seeded_modules
@@ -52,24 +52,11 @@ class FedAvg(Method):
         return terms
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
-        return WeightedMean(self, server)
+        return WeightedMean(self.weight_of, server)
 
     def weight_of(self, upload: Upload) -> float:
         """Return the client's weight in means."""
         return float(upload.n) if self.weighting == "size" else 1.0
-
-
-class WeightedMean:
-    """Σ_i w_i θ_i over all uploaded tensors; the rest of the server's state stays."""
-
-    def __init__(self, method: FedAvg, server: State) -> None:
-        self._method, self._server, self._mean = method, server, Average()
-
-    def add(self, upload: Upload) -> None:
-        self._mean.add(upload.state, self._method.weight_of(upload))
-
-    def result(self) -> State:
-        return {**self._server, **self._mean.result()}
 
 
 def linear_head(body: nn.Module, task: Task) -> LinearHead:

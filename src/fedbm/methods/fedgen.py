@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._class_statistics import MeanWithSums
+from fedbm.methods._average import MeanWithSums
 from fedbm.methods.base import Batch, Facts, OwnData, Piece, State, Steps, Task, copy_state, load_state, with_prefix
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.heads import Classifier, LinearHead
@@ -92,7 +92,7 @@ class FedGen(FedAvg):
         return {**upload, COUNTS: torch.tensor(facts.label_counts).to(upload["head.bias"])}, own
 
     def aggregator(self, server: State, clients: int) -> MeanWithTeachers:
-        return MeanWithTeachers(self, server)
+        return MeanWithTeachers(self.weight_of, server)
 
     def server_step(
         self, server: State, model: FedGenModel, task: Task, round_: int, steps: Steps

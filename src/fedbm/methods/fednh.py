@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
-from fedbm.methods._class_statistics import MeanWithSums, class_means
+from fedbm.methods._average import MeanWithSums, class_means
 from fedbm.methods.base import Facts, OwnData, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
@@ -69,11 +69,11 @@ class MeanWithPrototypes(MeanWithSums):
     own = (SUMS, COUNTS)
 
     def __init__(self, method: FedNH, server: State) -> None:
-        super().__init__(method, server)
+        super().__init__(method.weight_of, server)
         self.rho = method.rho
 
     def result(self) -> State:
-        weight, counts = self._server["head.weight"], self.sums[COUNTS][:, None]
+        weight, counts = self.server["head.weight"], self.sums[COUNTS][:, None]
         old, seen = weight.double(), F.normalize(self.sums[SUMS] / counts.clamp_min(1), dim=1)
         mixed = F.normalize(self.rho * old + (1 - self.rho) * seen, dim=1)
         return {**super().result(), "head.weight": torch.where(counts > 0, mixed, old).to(weight.dtype)}

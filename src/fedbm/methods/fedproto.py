@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._class_statistics import MeanWithSums, class_means
+from fedbm.methods._average import MeanWithSums, class_means
 from fedbm.methods.base import Batch, Facts, OwnData, Piece, State
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
@@ -84,7 +84,7 @@ class FedProto(FedAvg):
         return {MEANS: means, COUNTS: counts}, super().finish_client(model, data, context, facts)[1]
 
     def aggregator(self, server: State, clients: int) -> PrototypeMean:
-        return PrototypeMean(self, server)
+        return PrototypeMean(self.weight_of, server)
 
     def logits(self, model: ProtoModel, images: Tensor) -> Tensor:
         """Return −‖f(x) − C_k‖². A class without a prototype cannot be predicted."""
@@ -104,9 +104,9 @@ class PrototypeMean(MeanWithSums):
         return {COUNTS: counts, MEANS: counts[:, None] * state[MEANS].double()}
 
     def result(self) -> State:
-        old, counts = self._server["prototypes.value"], self.sums[COUNTS]
+        old, counts = self.server["prototypes.value"], self.sums[COUNTS]
         mean = (self.sums[MEANS] / counts.clamp_min(1)[:, None]).to(old.dtype)
         return {
             "prototypes.value": torch.where(counts[:, None] > 0, mean, old),
-            "prototypes.known": self._server["prototypes.known"] | (counts > 0),
+            "prototypes.known": self.server["prototypes.known"] | (counts > 0),
         }

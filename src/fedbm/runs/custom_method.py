@@ -61,7 +61,7 @@ def check_name(kind: type[Method]) -> None:
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or METHODS.get(name, kind) is not kind:
         taken = f'is called "{name}", as a method of the package' if isinstance(name, str) else "has no name"
-        raise FedBMError(f'{kind.__qualname__} {taken}. Name it: name: ClassVar[str] = "{kind.__name__.lower()}".')
+        raise FedBMError(f'{kind.__qualname__} {taken}. Name it: name = "{kind.__name__.lower()}".')
 
 
 def import_file(path: Path) -> ModuleType:
