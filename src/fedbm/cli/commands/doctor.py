@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -42,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    findings = [Finding("fedbm", "ok", __version__), *check_packages(), *check_torch(), *check_cache()]
+    own = [Finding("fedbm", "ok", __version__), Finding("Python", "ok", platform.python_version())]
+    findings = [*own, *check_packages(), *check_torch(), *check_cache()]
     for one in findings:
         console.print(f"{one.state:8} {one.check}: {one.found}{f'. {one.advice}' if one.advice else ''}")
     problems = [one.check for one in findings if one.state == "problem"]
@@ -62,22 +62,19 @@ def check_packages() -> Iterator[Finding]:
     except ImportError as error:  # PackageNotFoundError is one, too
         yield Finding("packages", "problem", str(error), "Run: pip install fedbm")
         return
-    by_extra = {"": [Requirement(f"Python{metadata.metadata('fedbm')['Requires-Python']}")]}
-    for one in required:
-        extra = re.search(r'extra == "(.+?)"', str(one.marker))
-        by_extra.setdefault(extra[1] if extra else "", []).append(one)
-    for name, requirements in by_extra.items():
-        if name in NOT_CHECKED:
+    for extra in ("", *metadata.metadata("fedbm").get_all("Provides-Extra", [])):
+        if extra in NOT_CHECKED:
             continue
-        found = {one: _version(one.name) for one in requirements}
+        own = [one for one in required if (one.marker.evaluate({"extra": extra}) if one.marker else not extra)]
+        found = {one: _version(one.name) for one in own}
         faults = [
-            f"{one.name}{one.specifier} (found: {version})"
+            f"{one.name}{one.specifier} (found: {version or 'nothing'})"
             for one, version in found.items()
             if not version or not one.specifier.contains(version, prereleases=True)
         ]
-        check, package = (f"extra {name}", f"'fedbm[{name}]'") if name else ("packages", "fedbm")
+        check, package = (f"extra {extra}", f"'fedbm[{extra}]'") if extra else ("packages", "fedbm")
         if faults:
-            yield Finding(check, "note" if name else "problem", ", ".join(faults), f"Run: pip install {package}")
+            yield Finding(check, "note" if extra else "problem", ", ".join(faults), f"Run: pip install {package}")
         else:
             yield Finding(check, "ok", ", ".join(f"{one.name} {version}" for one, version in found.items()))
 
@@ -119,6 +116,6 @@ def check_cache() -> Iterator[Finding]:
 
 def _version(package: str) -> str | None:
     try:
-        return platform.python_version() if package == "Python" else metadata.version(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
