@@ -194,12 +194,16 @@ def test_predict_refuses_a_plug_in_that_changed_since_the_run(
     [
         ({"fedavg": "odd_fl:Odd"}, None, 'the plug-in "fedavg" of bad-fl 0.1 has a name of fedbm\'s own. It must be'),
         ({"Luna": "odd_fl:Odd"}, "Luna", 'the plug-in "Luna" of bad-fl 0.1 cannot be used. A name has lower-case'),
-        ({"luna": "odd_fl:Odd"}, "luna", '"luna" of bad-fl 0.1 cannot be used: its class has the name "odd".'),
-        ({"luna": "odd_fl:NoMethod"}, "luna", "cannot be used: it is not a subclass of fedbm.FedAvg or fedbm.Method."),
+        ({"luna": "odd_fl:Odd"}, "luna", '"luna" of bad-fl 0.1 cannot be used: it must be a dataclass, a subclass'),
+        (
+            {"luna": "odd_fl:NoMethod"},
+            "luna",
+            'a subclass of fedbm.FedAvg, with name = "luna" and fields made by',
+        ),
         (
             {"undeclared": "odd_fl:Undeclared"},
             "undeclared",
-            "its class is not a dataclass in which fedbm.config.options",
+            'with name = "undeclared" and fields made by option().',
         ),
         ({"luna": "odd_fl:Luna"}, "luna", "bad-fl 0.1 cannot be imported: AttributeError: module 'odd_fl' has no"),
         ({"luna": "no_such:Luna"}, "luna", "cannot be imported: ModuleNotFoundError: No module named 'no_such'."),

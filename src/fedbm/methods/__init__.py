@@ -52,12 +52,9 @@ def is_plugin(method: Method) -> bool:
 
 
 def _check_plugin(name: str, kind: Any) -> str:
-    if not isinstance(kind, type) or not issubclass(kind, Method):
-        return "it is not a subclass of fedbm.FedAvg or fedbm.Method"
-    if getattr(kind, "name", None) != name:
-        return f'its class has the name "{getattr(kind, "name", "")}"'
-    if not is_dataclass(kind) or not all("meaning" in field.metadata for field in fields(kind)):
-        return "its class is not a dataclass in which fedbm.config.options.option declares every field"
+    is_method = isinstance(kind, type) and issubclass(kind, Method) and is_dataclass(kind)
+    if not is_method or kind.name != name or not all("meaning" in field.metadata for field in fields(kind)):
+        return f'it must be a dataclass, a subclass of fedbm.FedAvg, with name = "{name}" and fields made by option()'
     try:
         kind()
     except TypeError as error:  # an abstract class
