@@ -149,7 +149,8 @@ class Method(ABC):
     """A method. Subclasses are frozen dataclasses: their fields are their options.
 
     A subclass must define `model`, `loss` and `aggregator`; every other hook has a default. Most methods subclass
-    `FedAvg`, which defines these three, and override a few hooks.
+    `FedAvg`, which defines these three, and override a few hooks. Hooks get the module that `model` returned; a method
+    may annotate it with its own class.
 
     Example:
         >>> import fedbm
