@@ -175,7 +175,7 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
         (["reproduce", "modules", "--buget", "1m"], 'has no option --buget (did you mean "--budget"?)'),
         (["reproduce", "modules", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["sweep", "nowhere.toml"], "there is no file nowhere.toml"),
-        (["sweep", "modules"], "modules is not a file here. Run the shipped experiment"),
+        (["sweep", "modules"], "modules has the name of a shipped experiment"),
         (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
         (["export", "--out", "nowhere"], "--tensorboard"),
     ],

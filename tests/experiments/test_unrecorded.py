@@ -36,8 +36,8 @@ def test_every_experiment_of_the_paper_without_a_record_is_listed(one_run: Outco
     found = {one.name: one for one in list_unrecorded([one_run])}
     assert ["comparison-ham10000", *found] == shipped_experiments()
     assert found["language-models"].sentence.endswith(
-        ": Table XII of the paper. Not run: 48 runs. It needs the images of kvasir and oct-c8, and the weights of "
-        "bert, roberta and biomedclip, which are not part of the package."
+        ": Table XII of the paper. Not run: 48 runs. It needs images of kvasir, images of oct-c8, weights of bert, "
+        "weights of roberta, weights of biomedclip."
     )
     assert found["language-models"].command == "fedbm reproduce language-models --data-dir DIR"
     assert "Not run: 54 runs." in found["search-ham10000"].sentence
@@ -47,7 +47,7 @@ def test_an_experiment_on_digits_may_need_weights(one_run: Outcome, monkeypatch:
     plan = parse('[all]\ndata = "digits"\nencoder = "bert"\n', "plan", "plan.toml")
     monkeypatch.setattr("fedbm.experiments.outcomes.find_experiment", lambda name: plan)
     needs = {one.needs for one in list_unrecorded([one_run])}
-    assert needs == {"It needs the weights of bert, which are not part of the package."}
+    assert needs == {"It needs weights of bert."}
 
 
 @pytest.mark.parametrize("suffix", ["html", "md", "tex", "csv"])
@@ -64,7 +64,7 @@ def test_a_report_of_all_records_lists_experiments_without_a_record(
         assert {key: value for key, value in lines["modules"].items() if value} == {
             "experiment": "modules",
             "missing": "not run",
-            "missing_in_words": "It needs the images of kvasir and oct-c8.",
+            "missing_in_words": "It needs images of kvasir, images of oct-c8.",
             "command": "fedbm reproduce modules --data-dir DIR",
         }
     else:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedbm.engine.run_folder import read_rounds
-from fedbm.errors import FedBMError, join_words, prefix_errors
+from fedbm.errors import FedBMError, prefix_errors
 from fedbm.experiments.spec import (
     Experiment,
     ExperimentInfo,
@@ -27,7 +27,7 @@ from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, tr
 from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_checked_record
-from fedbm.runs.run_view import RunView, read_run
+from fedbm.runs.run_view import RunView
 from fedbm.utils.io import read_json, read_object
 from fedbm.utils.json_records import Keys, Length, NonNegative, Range, decode
 
@@ -84,12 +84,13 @@ class Outcome(ExperimentInfo):
 def hide_withheld(outcome: Outcome) -> Outcome:
     """Return *outcome* without the runs that are withheld; each is missing, with the reason."""
     own = outcome.withheld
-    results = [
-        replace(result, state="withheld", why=why, run=None, last=None)
-        if (result.run is not None or result.last is not None) and (why := own or outcome.hidden.get(result.id, ""))
-        else result
-        for result in outcome.results
-    ]
+    results = []
+    for result in outcome.results:
+        why = own or outcome.hidden.get(result.id, "")
+        has_scores = result.run is not None or result.last is not None
+        results.append(
+            replace(result, state="withheld", why=why, run=None, last=None) if why and has_scores else result
+        )
     return replace(outcome, results=tuple(results))
 
 
@@ -103,15 +104,8 @@ def command_of(name: str) -> str:
 
 def outcome_of(experiment: Experiment, states: Sequence[PlannedTrial]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
-    results = [
-        replace(
-            s,
-            why=s.why or _progress(s),
-            run=finished_run(s) if s.state in DONE else None,
-            last=_last_scores(s) if experiment.analysis else None,
-        )
-        for s in states
-    ]
+    plan = experiment.analysis
+    results = (replace(s, run=finished_run(s), last=_last_scores(s) if plan else None) for s in states)
     return with_results(experiment, results)
 
 
@@ -137,13 +131,6 @@ def _last_scores(trial: PlannedTrial) -> dict[str, float] | None:
     rounds = read_rounds(trial.folder / "rounds.jsonl")
     found = [record.averaged.test for record in rounds if record.averaged]
     return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
-
-
-def _progress(trial: PlannedTrial) -> str:
-    if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
-        run = read_run(trial.folder)
-        return f"{len(run.rounds)} of {run.planned} rounds done"
-    return ""
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:
@@ -198,7 +185,7 @@ class Unrecorded:
     """A shipped experiment that has no record."""
 
     name: str
-    needs: str  # "It needs the images of kvasir."
+    needs: str  # "It needs images of kvasir."
     sentence: str  # what it shows, how many runs it has, and what it needs
     command: str
 
@@ -208,9 +195,21 @@ def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()
 
     Return [] if none of the paper's is among *outcomes*.
     """
-    names = {outcome.name for outcome in outcomes}
-    missing = [name for name in shipped_experiments() if name not in names and name not in elsewhere]
-    return [_unrecorded(name) for name in missing] if names & set(paper_experiments()) else []
+    recorded = {outcome.name for outcome in outcomes}
+    if not recorded & set(paper_experiments()):
+        return []
+    found = []
+    for name in shipped_experiments():
+        if name not in recorded and name not in elsewhere:
+            experiment = find_experiment(name)
+            configs = [trial.config for trial in trials(experiment, experiment.seeds, {})]
+            data = [f"images of {c.data.name}" for c in configs if c.data.name != "digits"]
+            models = [f"weights of {c.language.encoder}" for c in configs if c.language.encoder != ENCODER]
+            needs = f"It needs {', '.join(dict.fromkeys(data + models)) or 'no files'}."
+            runs = len(set(map(repr, configs)))  # equal settings are one run
+            sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
+            found.append(Unrecorded(name, needs, sentence, command_of(name)))
+    return found
 
 
 def trials_of(outcome: Outcome) -> list[PlannedTrial]:
@@ -218,16 +217,3 @@ def trials_of(outcome: Outcome) -> list[PlannedTrial]:
     if outcome.name not in shipped_experiments() or not outcome.results:
         return []
     return trials(find_experiment(outcome.name), sorted({result.seed for result in outcome.results}), {})
-
-
-def _unrecorded(name: str) -> Unrecorded:
-    experiment = find_experiment(name)
-    configs = [trial.config for trial in trials(experiment, experiment.seeds, {})]
-    data = [name for name in dict.fromkeys(config.data.name for config in configs) if name != "digits"]
-    models = [name for name in dict.fromkeys(config.language.encoder for config in configs) if name != ENCODER]
-    files = [f"the images of {join_words(data, 'and')}"] if data else []
-    files += [f"the weights of {join_words(models, 'and')}, which are not part of the package"] if models else []
-    needs = f"It needs {', and '.join(files) or 'no files'}."
-    runs = len(set(map(repr, configs)))  # equal settings are one run
-    sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
-    return Unrecorded(name, needs, sentence, command_of(name))

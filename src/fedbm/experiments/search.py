@@ -35,11 +35,9 @@ def search(outcome: Outcome) -> list[Candidate]:
     """Return every combination with its score; in each group the best is chosen, the first on ties.
 
     Rows are groups of their own unless "row" is among the searched axes; then they compete with each other. Nothing
-    is chosen while a combination has a missing seed, because it might be the best. A row is left out if its method has
-    none of the searched options: all its combinations are the same runs.
+    is chosen while a combination has a missing seed, because it might be the best.
     """
     found: dict[str, list[Candidate]] = {}
-    ids: dict[str, set[tuple[str, ...]]] = {}
     for at in cells(outcome.axes):
         rest = {axis: value for axis, value in at.items() if axis not in outcome.search}
         for row in outcome.rows:
@@ -47,8 +45,7 @@ def search(outcome: Outcome) -> list[Candidate]:
             score = spread_or_none([validation_score(result.run) if result.run else None for result in results])
             group = json.dumps(["" if "row" in outcome.search else row, rest], sort_keys=True)
             found.setdefault(group, []).append(Candidate(row, at, score))
-            ids.setdefault(group, set()).add(tuple(result.id or repr(result.key) for result in results))
-    return [one for group, some in found.items() if len(some) == 1 or len(ids[group]) > 1 for one in _choose(some)]
+    return [one for some in found.values() for one in _choose(some)]
 
 
 def _choose(group: list[Candidate]) -> list[Candidate]:
