@@ -6,7 +6,7 @@ from these small files alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +27,6 @@ from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, tr
 from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_checked_record
-from fedbm.runs.run_view import RunView
 from fedbm.utils.io import read_json, read_object
 from fedbm.utils.json_records import Keys, Length, NonNegative, Range, decode
 
@@ -139,14 +138,7 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
     if not found:
         raise FedBMError(f"{folder} has no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
-    outcomes = [_read_outcome(path, read_checked_record) for path in found]
-    hidden = _hidden_runs(folder)
-    return [replace(outcome, hidden=hidden) for outcome in outcomes]
-
-
-def read_outcome(path: Path, read: Callable[[Path], RunView | None] = read_checked_record) -> Outcome:
-    """Read an experiment's record, and which of its runs other experiments in that folder withhold."""
-    return replace(_read_outcome(path, read), hidden=_hidden_runs(path.parent))
+    return [read_outcome(path) for path in found]
 
 
 def _hidden_runs(folder: Path) -> dict[str, str]:
@@ -155,12 +147,16 @@ def _hidden_runs(folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("*.json")):
         value = read_json(path)
         if isinstance(value, dict) and "analysis" in value:
-            outcome = _read_outcome(path, lambda record: None)
+            outcome = read_outcome(path, with_runs=False)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
 
 
-def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome:
+def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
+    """Read an experiment's record and those of its runs, and which of them other experiments in that folder withhold.
+
+    Without *with_runs*, only the trials are read.
+    """
     record = decode(_Record, read_object(path, FORMAT), path)
     results = []
     with prefix_errors(str(path)):
@@ -170,10 +166,15 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
             if t.row not in record.rows or t.cell not in there:
                 raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
     for t in record.trials:
-        run = read(path.parent / "runs" / f"{t.run}.json") if t.run else None
+        run = read_checked_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
         results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
     return Outcome(
-        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
+        **record.info(),
+        name=record.experiment,
+        rows=record.rows,
+        command=record.command,
+        results=tuple(results),
+        hidden=_hidden_runs(path.parent) if with_runs else {},
     )
 
 
