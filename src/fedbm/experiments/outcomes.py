@@ -211,10 +211,3 @@ def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()
             sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
             found.append(Unrecorded(name, needs, sentence, command_of(name)))
     return found
-
-
-def trials_of(outcome: Outcome) -> list[PlannedTrial]:
-    """Return the trials of a shipped experiment; [] for others, because records do not contain their settings."""
-    if outcome.name not in shipped_experiments() or not outcome.results:
-        return []
-    return trials(find_experiment(outcome.name), sorted({result.seed for result in outcome.results}), {})

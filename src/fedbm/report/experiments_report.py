@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.outcomes import Outcome, Unrecorded, hide_withheld, list_unrecorded, trials_of
+from fedbm.experiments.outcomes import Outcome, Unrecorded, hide_withheld, list_unrecorded
 from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
-from fedbm.experiments.trials import Trial
+from fedbm.experiments.trials import Trial, trials
 from fedbm.report import experiment_figures, experiment_tables, tables
 from fedbm.report.comparison import (
     MOMENTS,
@@ -28,7 +28,7 @@ from fedbm.report.glossary import reading
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
-from fedbm.report.verdicts import main_rivals, plain_verdict, planned_verdict, verdicts
+from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Paired
 from fedbm.utils.text import format_count
@@ -59,7 +59,11 @@ SUMMARY = (
     "common ones."
 )
 
-DECIDED = "The planned comparison above decides this with {seeds} other seeds."
+DECIDED = "Where a comparison above was planned before its runs, that comparison decides."
+MISSING = (
+    "These runs are not part of any number above, except that a diverged run counts at a planned endpoint. A row "
+    "without seeds has no finished run."
+)
 SCORES = tuple(key for metric in tables.SHOWN for key in (metric, f"{metric}_std"))
 FIELDS = (
     *("experiment", "cell", "row", "round", "n"),
@@ -159,30 +163,10 @@ def _summaries(found: Found) -> list[Section]:
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
         table = experiment_tables.summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
-        sentences = (
-            f"{words}: " * (len(cells) > 1) + " ".join((*plain_verdict(comparison), *_decided(one, comparison, found)))
-            for (words, comparison), (one, _) in zip(cells, comparisons, strict=True)
-        )
+        sentences = [f"{words}: " * (len(cells) > 1) + " ".join(plain_verdict(cell)) for words, cell in cells]
+        sentences += [DECIDED] if any(outcome.confirmatory for outcome, _ in found) else []
         sections.append(Section(data_title(data), note, (Text(tuple(sentences), "verdict"), table)))
     return sections
-
-
-def _decided(outcome: Outcome, comparison: ComparedGroup, found: Found) -> tuple[str, ...]:
-    """Name the planned test of the two rows of a plain verdict, with the same settings at other seeds; () without one.
-
-    An averaged model does not count as a setting, because it changes no other score.
-    """
-    pair = {comparison.lead, *(row.name for row in main_rivals(comparison)[-1:])}
-    seeds = {run.seed for run in comparison.group.runs}
-    settings = {**outcome.shared, **comparison.at, "server_average": None}
-    return tuple(
-        DECIDED.format(seeds=len(one.by_seed))
-        for plan, cells in found
-        for cell in cells
-        if {**plan.shared, **cell.at, "server_average": None} == settings
-        for one in cell.contrasts
-        if one.tested and one.found and {one.first, one.second} == pair and seeds.isdisjoint(one.by_seed)
-    )
 
 
 def _pooled(found: Found) -> list[Section]:
@@ -226,10 +210,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         blocks.append(Section("Chosen on validation", note, (table,)))
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     if missing := _missing(found, runs):
-        diverged = any(one.last is not None for comparison in found for row in comparison.rows for one in row.missing)
-        but = ", except at the planned endpoint, where diverged runs count as stated above" if diverged else ""
-        note = f"These runs are not part of any number above{but}. A row without seeds has no finished run."
-        blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
+        blocks.append(Section("What is missing", MISSING, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
     summary = () if outcome.confirmatory else planned_verdict(found)
     return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
@@ -282,32 +263,28 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
     The name is the run's settings or, for an experiment that is not shipped, its id.
     """
     names = {r.key: (r.run.id if r.run else r.id) or repr(r.key) for r in outcome.results}
-    return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
+    if outcome.name in shipped_experiments():
+        seeds = sorted({result.seed for result in outcome.results})
+        names |= {t.key: repr(t.config) for t in trials(find_experiment(outcome.name), seeds, {}) if t.key in names}
+    return names
 
 
 def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Finding]:
     """Return each reason once, with the number of runs and their cells, rows and seeds."""
-    reasons: dict[tuple[str, str], dict[str, list[tuple[str, Trial]]]] = {}
+    reasons: dict[str, dict[str, list[tuple[str, Trial]]]] = {}
     seen: set[str] = set()
-    for comparison in found:
-        for row in comparison.rows:
-            for result in row.missing:
-                if runs[result.key] not in seen:
-                    seen.add(runs[result.key])
-                    cells = reasons.setdefault((result.state, result.why), {})
-                    cells.setdefault(comparison.title, []).append((row.name, result))
+    for comparison, result in [(cell, one) for cell in found for row in cell.rows for one in row.missing]:
+        if runs[result.key] not in seen:
+            seen.add(runs[result.key])
+            reason = f"{result.state}: {result.why}" if result.why else result.state
+            reasons.setdefault(reason, {}).setdefault(comparison.title, []).append((result.row, result))
     rows = {comparison.title: comparison.rows for comparison in found}
     findings = []
-    for (state, why), cells in reasons.items():
+    for reason, cells in reasons.items():
         items = tuple(f"{title}: {seeds_in_words(missing, rows[title])}" for title, missing in cells.items())
-        number = format_count(sum(map(len, cells.values())), "run")
-        be = "was" if number.startswith("1 ") else "were"
-        words = {"absent": "cannot be run here", "not run": f"{be} not run"}.get(state, state)
-        sentence = f"{number} {words}{f': {why}' if why else ''}."
-        if len(items) == 1:
-            findings.append(Finding(False, f"{sentence} {items[0]}."))
-        else:
-            findings.append(Finding(False, sentence, items))
+        sentence = f"{format_count(sum(map(len, cells.values())), 'run')} {reason}."
+        single = len(items) == 1
+        findings.append(Finding(False, f"{sentence} {items[0]}.") if single else Finding(False, sentence, items))
     return findings
 
 
