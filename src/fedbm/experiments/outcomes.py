@@ -24,7 +24,6 @@ from fedbm.experiments.spec import (
     shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
-from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_checked_record
 from fedbm.utils.io import read_json, read_object
@@ -178,36 +177,13 @@ def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
     )
 
 
-# --- shipped experiments --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Unrecorded:
-    """A shipped experiment that has no record."""
-
-    name: str
-    needs: str  # "It needs images of kvasir."
-    sentence: str  # what it shows, how many runs it has, and what it needs
-    command: str
-
-
-def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Unrecorded]:
-    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*.
+def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Outcome]:
+    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*, without a run.
 
     Return [] if none of the paper's is among *outcomes*.
     """
     recorded = {outcome.name for outcome in outcomes}
     if not recorded & set(paper_experiments()):
         return []
-    found = []
-    for name in shipped_experiments():
-        if name not in recorded and name not in elsewhere:
-            experiment = find_experiment(name)
-            configs = [trial.config for trial in trials(experiment, experiment.seeds, {})]
-            data = [f"images of {c.data.name}" for c in configs if c.data.name != "digits"]
-            models = [f"weights of {c.language.encoder}" for c in configs if c.language.encoder != ENCODER]
-            needs = f"It needs {', '.join(dict.fromkeys(data + models)) or 'no files'}."
-            runs = len(set(map(repr, configs)))  # equal settings are one run
-            sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
-            found.append(Unrecorded(name, needs, sentence, command_of(name)))
-    return found
+    missing = [find_experiment(name) for name in shipped_experiments() if name not in {*recorded, *elsewhere}]
+    return [with_results(experiment, trials(experiment, experiment.seeds, {})) for experiment in missing]

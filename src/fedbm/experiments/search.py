@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from fedbm.engine.round_record import selection_score
@@ -37,15 +38,13 @@ def search(outcome: Outcome) -> list[Candidate]:
     Rows are groups of their own unless "row" is among the searched axes; then they compete with each other. Nothing
     is chosen while a combination has a missing seed, because it might be the best.
     """
-    found: dict[str, list[Candidate]] = {}
-    for at in cells(outcome.axes):
-        rest = {axis: value for axis, value in at.items() if axis not in outcome.search}
-        for row in outcome.rows:
-            results = outcome.cell(row, at)
-            score = spread_or_none([validation_score(result.run) if result.run else None for result in results])
-            group = json.dumps(["" if "row" in outcome.search else row, rest], sort_keys=True)
-            found.setdefault(group, []).append(Candidate(row, at, score))
-    return [one for some in found.values() for one in _choose(some)]
+    groups: dict[str, list[Candidate]] = {}
+    for at, row in product(cells(outcome.axes), outcome.rows):
+        scores = [validation_score(result.run) if result.run else None for result in outcome.cell(row, at)]
+        rest = [value for axis, value in at.items() if axis not in outcome.search]
+        group = json.dumps(["" if "row" in outcome.search else row, rest])
+        groups.setdefault(group, []).append(Candidate(row, at, spread_or_none(scores)))
+    return [candidate for group in groups.values() for candidate in _choose(group)]
 
 
 def _choose(group: list[Candidate]) -> list[Candidate]:

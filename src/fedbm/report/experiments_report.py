@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.outcomes import Outcome, Unrecorded, hide_withheld, list_unrecorded
+from fedbm.experiments.outcomes import Outcome, hide_withheld, list_unrecorded
 from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
 from fedbm.experiments.trials import Trial, trials
 from fedbm.report import experiment_figures, experiment_tables, tables
@@ -85,7 +85,7 @@ def experiments_report(
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
     unrecorded = [] if elsewhere is None else list_unrecorded(outcomes, elsewhere)
-    not_run = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
+    not_run = tuple(Finding(False, _describe_unrecorded(one), code=one.command) for one in unrecorded)
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
@@ -118,6 +118,11 @@ def _number_notes(found: Found) -> Notes:
         )
     )
     return {words: number for number, words in enumerate(notes, 1)}
+
+
+def _describe_unrecorded(outcome: Outcome) -> str:
+    runs = format_count(len(set(_run_names(outcome).values())), "run")
+    return f"{outcome.title.rstrip('?')}: {outcome.shows}. {runs} not run."
 
 
 def notes_of(outcome: Outcome) -> tuple[str, ...]:
@@ -291,7 +296,7 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
 # --- numbers for programs --------------------------------------------------------------------------------------------
 
 
-def _data(found: Found, unrecorded: Sequence[Unrecorded]) -> list[dict[str, Any]]:
+def _data(found: Found, unrecorded: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return a line per experiment, cell, row and moment, and per stated contrast; missing rows have no numbers.
 
     Scores are shares of 1.
@@ -303,9 +308,7 @@ def _data(found: Found, unrecorded: Sequence[Unrecorded]) -> list[dict[str, Any]
         for comparison in comparisons:
             lines += [_row(outcome, comparison, row, moment) for row in comparison.rows for moment in moments]
             lines += [_contrast(outcome, comparison, contrast) for contrast in comparison.contrasts]
-    for one in unrecorded:
-        missing = {"missing": "not run", "missing_in_words": one.needs, "command": one.command}
-        lines.append({"experiment": one.name, **missing})
+    lines += [{"experiment": one.name, "missing": "not run", "command": one.command} for one in unrecorded]
     return lines
 
 
