@@ -41,24 +41,21 @@ CONTRASTS = (
     "the mean with its 95 % interval, not corrected for the number of differences."
 )
 EXPLORATORY = (
-    "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds. The first interval "
-    "also covers the choice of test images, by a bootstrap of the confusion matrices. Intervals are not corrected for "
-    "the number of scores. Last round and last quarter: of the model itself; averaged: of the averaged model after the "
-    "last round. A dash: a seed has no such score, for instance because a run diverged. Then come differences in the "
-    "averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of each class at the planned "
-    "endpoint."
+    "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds; the first also "
+    "covers the choice of test images, by a bootstrap of the confusion matrices. Averaged: of the averaged model after "
+    "the last round. Then come the averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of "
+    "each class at the planned endpoint. Nothing is corrected for the number of scores. A dash: a seed has no score."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
-    "random numbers. So they form a cluster, which counts once with its mean over cells. The interval is a t-interval "
-    "over clusters. It does not cover the choice of test images, which all seeds of a data set share."
+    "images and random numbers. They form a cluster, which counts once with its mean. The t-interval over clusters "
+    "does not cover the choice of test images."
 )
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
     "mean, if all rows have the same seeds; tinted: the method under study. Macro-F1 counts rare classes as much as "
     "common ones."
 )
-
 DECIDED = "Where a comparison above was planned before its runs, that comparison decides."
 MISSING = (
     "These runs are not part of any number above, except that a diverged run counts at a planned endpoint. A row "
@@ -199,10 +196,9 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
+    summary = () if outcome.confirmatory else planned_verdict(found)
     if not outcome.confirmatory and (drawn := _drawn_contrasts(found)):
-        sentences = planned_verdict(found)
-        more = [Text(sentences, "verdict")] if sentences else []
-        blocks.append(Section(AS_PLANNED, CONTRASTS, (*more, *drawn), whole=True))
+        blocks.append(Section(AS_PLANNED, CONTRASTS, (Text(summary, "verdict"), *drawn), whole=True))
     if outcome.figure and (figures := experiment_figures.axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
@@ -217,7 +213,6 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     if missing := _missing(found, runs):
         blocks.append(Section("What is missing", MISSING, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
-    summary = () if outcome.confirmatory else planned_verdict(found)
     return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
 
 
@@ -228,15 +223,14 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
     if not outcome.search and (sentences := tuple(verdicts(comparison))):
         blocks.append(Text(sentences, "verdict"))
     if detail != "none" and comparison.contrasts:
-        several = any(one.found is not None and one.found.n > 1 for one in comparison.contrasts)
-        if several or outcome.confirmatory:
+        if any(one.found for one in comparison.contrasts):
             blocks.append(experiment_tables.contrast_table(comparison, f"{name}, differences"))
         if outcome.confirmatory:
             blocks.append(Text((EXPLORATORY,), "more"))
             blocks.append(experiment_tables.other_scores_table(comparison, f"{name}, other scores"))
             blocks.append(experiment_tables.rounds_table(comparison, f"{name}, rounds"))
             blocks.append(experiment_tables.endpoint_class_table(comparison, f"{name}, classes"))
-        if several and comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
+        if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
             blocks.append(Figures({"Endpoint": [ladder]}))
             blocks.append(experiment_tables.ladder_table(comparison, f"{name}, endpoint", colours))
     elif detail != "none":
