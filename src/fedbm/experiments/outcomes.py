@@ -7,7 +7,7 @@ from these small files alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +61,6 @@ class Outcome(ExperimentInfo):
     rows: tuple[str, ...]
     command: str
     results: tuple[Trial, ...]
-    hidden: Mapping[str, str] = field(default_factory=dict)  # run id → why another experiment withholds its scores
 
     @property
     def withheld(self) -> str:
@@ -80,16 +79,15 @@ class Outcome(ExperimentInfo):
 
 
 def hide_withheld(outcome: Outcome) -> Outcome:
-    """Return *outcome* without the runs that are withheld; each is missing, with the reason."""
-    own = outcome.withheld
-    results = []
-    for result in outcome.results:
-        why = own or outcome.hidden.get(result.id, "")
-        has_scores = result.run is not None or result.last is not None
-        results.append(
-            replace(result, state="withheld", why=why, run=None, last=None) if why and has_scores else result
-        )
-    return replace(outcome, results=tuple(results))
+    """Return *outcome* without its runs if they are withheld; each is missing, with the reason."""
+    if not (why := outcome.withheld):
+        return outcome
+    return replace(outcome, results=tuple(_withhold(result, why) for result in outcome.results))
+
+
+def _withhold(result: Trial, why: str) -> Trial:
+    has_scores = result.run is not None or result.last is not None
+    return replace(result, state="withheld", why=why, run=None, last=None) if has_scores else result
 
 
 def command_of(name: str) -> str:
@@ -140,22 +138,23 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     return [read_outcome(path) for path in found]
 
 
-def _hidden_runs(folder: Path) -> dict[str, str]:
-    """Return run id → why for the runs of incomplete confirmatory experiments in *folder*."""
+def _withheld_runs(own: Path) -> dict[str, str]:
+    """Return run id → why for the runs of incomplete confirmatory experiments on record next to *own*."""
     found: dict[str, str] = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(own.parent.glob("*.json")):
         value = read_json(path)
-        if isinstance(value, dict) and "analysis" in value:
+        if path != own and isinstance(value, dict) and "analysis" in value:
             outcome = read_outcome(path, with_runs=False)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
 
 
 def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
-    """Read an experiment's record and those of its runs, and which of them other experiments in that folder withhold.
+    """Read an experiment's record and those of its runs, except runs that other experiments in that folder withhold.
 
     Without *with_runs*, only the trials are read.
     """
+    hidden = _withheld_runs(path) if with_runs else {}
     record = decode(_Record, read_object(path, FORMAT), path)
     results = []
     with prefix_errors(str(path)):
@@ -166,14 +165,10 @@ def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
                 raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
     for t in record.trials:
         run = read_checked_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
-        results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
+        trial = Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last)
+        results.append(_withhold(trial, hidden[trial.id]) if trial.id in hidden else trial)
     return Outcome(
-        **record.info(),
-        name=record.experiment,
-        rows=record.rows,
-        command=record.command,
-        results=tuple(results),
-        hidden=_hidden_runs(path.parent) if with_runs else {},
+        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.outcomes import Outcome, hide_withheld, list_unrecorded
+from fedbm.experiments.outcomes import Outcome, list_unrecorded
 from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
 from fedbm.experiments.trials import Trial, trials
 from fedbm.report import experiment_figures, experiment_tables, tables
@@ -207,7 +207,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
             "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
             "is chosen while a run of a combination is missing."
         )
-        table = experiment_tables.search_table(hide_withheld(outcome), f"{outcome.title}: search")
+        table = experiment_tables.search_table(outcome, f"{outcome.title}: search")
         blocks.append(Section("Chosen on validation", note, (table,)))
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     if missing := _missing(found, runs):
