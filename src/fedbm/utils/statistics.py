@@ -6,9 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-
-import numpy as np
 
 ROUNDING = 1e-12  # differences that vary by a smaller share of the scores are equal up to rounding
 MOST_FLIPS = 16  # largest number of differences for which all 2ⁿ sign patterns are tried
@@ -93,10 +90,12 @@ def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
     differences = [x[seed] - y[seed] for seed in sorted(set(x) & set(y))]
     if not differences or len(differences) > MOST_FLIPS:
         return None
-    signs = np.array(list(product((1, -1), repeat=len(differences))))
-    sums = np.abs(signs @ np.array(differences))
+    sums = [0.0]
+    for difference in differences:
+        sums = [total + sign * difference for total in sums for sign in (1, -1)]
     rounding = ROUNDING * math.fsum(map(abs, differences))  # equal sums may differ in the last digit
-    return float(np.mean(sums >= sums[0] - rounding))
+    least = abs(math.fsum(differences)) - rounding
+    return sum(abs(total) >= least for total in sums) / len(sums)
 
 
 def seeds_needed(size: float, level: float, power: float = 0.8) -> int | None:
