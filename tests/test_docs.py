@@ -348,13 +348,13 @@ def test_the_caveats_in_the_readme_are_those_of_the_records() -> None:
     assert scores.name == "FedBM − FedETF"
     words = " ".join(text_of(ROOT / "README.md").split())
     assert "FedETF found {} of 100 melanomas, FedBM {}, FedAvg {} (".format(*found["mel"]) in words
-    assert (scores.cells["averaged accuracy"].value, scores.cells["averaged recall"].value) == (
+    assert (scores.cells["Accuracy, averaged"].value, scores.cells["Mean recall of classes, averaged"].value) == (
         "+11.0 (+4.2 to +17.7)",
         "+2.1 (−2.8 to +6.9)",
     )
     assert "11 points of accuracy, but 2 points of mean recall (interval −3 to 7)" in words
     by_round = rounds_table(comparison, "rounds").rows[1].cells
-    assert [by_round[number].value for number in ("50", "100")] == ["−0.5 (−3.4 to +2.4)", "+0.4 (−4.0 to +4.8)"]
+    assert [by_round[f"Round {number}"].value for number in (50, 100)] == ["−0.5 (−3.4 to +2.4)", "+0.4 (−4.0 to +4.8)"]
     assert "no lead over FedETF after 50 and 100 of the 200 rounds" in words
 
 

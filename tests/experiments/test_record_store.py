@@ -339,24 +339,3 @@ def test_ctrl_c_keeps_records_of_what_is_finished(
     assert "Accuracy" not in said.out, "one who stops wants no tables"
     assert [r.state for r in read_outcome(swept / "results" / "grid.json").results] == ["finished", "not run"]
     assert main(["report", "results", "--to", "page.html"]) == 0
-
-
-def test_ctrl_c_stays_one_where_records_cannot_be_written(
-    swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(configs: Sequence[Any], **_: Any) -> Iterator[Any]:
-        raise KeyboardInterrupt
-        yield
-
-    def full(outcome: Outcome, folder: Path) -> Path:
-        raise FedBMError("the disk is full")
-
-    shutil.rmtree(next((swept / "runs").glob("fedprox-*")))
-    next((swept / "results" / "runs").glob("fedprox-*.json")).unlink()
-    monkeypatch.setattr("fedbm.runs.batch.run_all", interrupted)
-    monkeypatch.setattr("fedbm.experiments.reproduction.write_outcome", full)
-    capsys.readouterr()
-    assert main(command()) == 130
-    said = capsys.readouterr()
-    assert said.out.endswith("no records were written: the disk is full\n")
-    assert one_sentence(said.err).startswith("interrupted; ")

@@ -109,7 +109,7 @@ def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch)
         ({"name": "modules", "only": ["beta=7"]}, 'only: no run has beta = "7"; choose 0.05 or 0.1'),
         ({"name": "nowhere.toml"}, "there is no file nowhere.toml"),
         ({"name": "modules", "only": ["nothing"]}, 'only: no run has row = "nothing"'),
-        ({"name": "modules", "only": ["beat=1"]}, 'only: "beat" is not an axis (did you mean "beta"?)'),
+        ({"name": "modules", "only": ["beat=1"]}, 'only: no run has the setting "beat" (did you mean "beta"?)'),
         ({"name": "confirmation", "seeds": [0]}, "plans the seeds 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 only. Choose among"),
         ({"name": "modules", "seeds": [1, 1]}, "seeds must be a count from 1 to 99"),
         ({"name": "modules", "rounds": 3}, "rounds is not a key of [engine], and the experiment decides it"),

@@ -57,16 +57,6 @@ def test_validation_chooses_and_the_test_set_has_no_say(tmp_path: Path) -> None:
     assert [c.chosen for c in tie] == [True, False]
 
 
-def test_a_row_without_the_searched_option_has_nothing_to_choose(tmp_path: Path) -> None:
-    """FedAvg has no τ: its two combinations are the same runs, by their ids, finished or not."""
-    rows = "".join(f'[[rows]]\nname = "{name}"\nmethod = "{name.lower()}"\n' for name in ("FedAvg", "FedBM"))
-    made = fake_outcome(tmp_path, parse(SEARCH.replace("[search]", f"{rows}[search]"), "s", "s"), seeds=2, rounds=3)
-    same = {"FedAvg": "fedavg", "FedBM": "fedbm-{}"}
-    results = tuple(replace(r, id=f"{same[r.row].format(r.at['temperature'])}-{r.seed}") for r in made.results)
-    assert {c.row for c in search(made)} == {"FedAvg", "FedBM"}  # of which no id is known
-    assert [c.row for c in search(replace(made, results=results))] == ["FedBM", "FedBM"]
-
-
 def test_rows_compete_if_the_search_names_them(tmp_path: Path) -> None:
     rows = "".join(f'[[rows]]\nname = "{name}"\nmethod = "{name.lower()}"\n' for name in ("FedAvg", "FedBM"))
     text = SEARCH.replace("[search]", f"{rows}[search]")

@@ -8,7 +8,7 @@ import pytest
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.spec import find_experiment, parse
-from fedbm.experiments.trials import find_state, locate, read_conditions, trials
+from fedbm.experiments.trials import choose_trials, find_state, locate, trials
 from fedbm.runs.failure import Failure, clear_failure, keep_failure
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run_path
@@ -72,12 +72,13 @@ def test_rows_win_over_axes_and_take_only_what_is_theirs() -> None:
         (["method=fedbm"], 4),
         (["no CGDE", "clients=5", "beta=0.05"], 1),
         (["data=digits"], 12),
+        (["generator=false"], 4),
         (["FedAvg", "Central"], 0),
     ],
 )
 def test_only(only: list[str], count: int) -> None:
     """Central belongs to every column, though its run is the same in all."""
-    assert len(trials(GRID, range(1), {}, read_conditions(only, [GRID]))) == count
+    assert len(choose_trials(only, trials(GRID, range(1), {}))) == count
 
 
 @pytest.mark.parametrize(
@@ -91,14 +92,14 @@ def test_only(only: list[str], count: int) -> None:
 )
 def test_only_rows_with_a_comma_in_their_name(only: str, rows: list[str]) -> None:
     experiment = find_experiment("mechanism")
-    found = trials(experiment, [0], {}, read_conditions([only], [experiment]))
+    found = choose_trials([only], trials(experiment, [0], {}))
     assert sorted(trial.row for trial in found) == sorted(rows)
 
 
 @pytest.mark.parametrize(
     ("only", "sentence"),
     [
-        ("beat=0.1", '"beat" is not an axis (did you mean "beta"?)'),
+        ("beat=0.1", 'no run has the setting "beat" (did you mean "beta"?)'),
         ("FedAvgg", 'no run has row = "FedAvgg" (did you mean "FedAvg"?)'),
         ("beta=0.1,7", 'no run has beta = "7"; choose 0.1 or 0.05'),
         ("data=digits,method=fedbm", 'no run has data = "method=fedbm"; choose digits'),
@@ -106,7 +107,7 @@ def test_only_rows_with_a_comma_in_their_name(only: str, rows: list[str]) -> Non
 )
 def test_only_that_means_nothing(only: str, sentence: str) -> None:
     with pytest.raises(FedBMError) as caught:
-        read_conditions([only], [GRID])
+        choose_trials([only], trials(GRID, range(1), {}))
     assert sentence in str(caught.value)
 
 

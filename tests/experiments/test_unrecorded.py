@@ -14,6 +14,7 @@ from fedbm.experiments.outcomes import Outcome, list_unrecorded
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import find_experiment, parse, shipped_experiments
 from fedbm.report.experiments_report import TITLE, experiments_report
+from fedbm.report.render.markdown import render_markdown
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +36,10 @@ def test_nothing_is_listed_for_other_experiments(one_run: Outcome) -> None:
 def test_every_experiment_of_the_paper_without_a_record_is_listed(one_run: Outcome) -> None:
     found = {one.name: one for one in list_unrecorded([one_run])}
     assert ["comparison-ham10000", *found] == shipped_experiments()
-    assert found["language-models"].sentence.endswith(
-        ": Table XII of the paper. Not run: 48 runs. It needs the images of kvasir and oct-c8, and the weights of "
-        "bert, roberta and biomedclip, which are not part of the package."
-    )
     assert found["language-models"].command == "fedbm reproduce language-models --data-dir DIR"
-    assert "Not run: 54 runs." in found["search-ham10000"].sentence
-
-
-def test_an_experiment_on_digits_may_need_weights(one_run: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = parse('[all]\ndata = "digits"\nencoder = "bert"\n', "plan", "plan.toml")
-    monkeypatch.setattr("fedbm.experiments.outcomes.find_experiment", lambda name: plan)
-    needs = {one.needs for one in list_unrecorded([one_run])}
-    assert needs == {"It needs the weights of bert, which are not part of the package."}
+    text = render_markdown(experiments_report([one_run], elsewhere=()))
+    assert "- Which language model reads the concepts: Table XII of the paper. 48 runs not run. `fedbm repro" in text
+    assert ". 54 runs not run. `fedbm reproduce search-ham10000" in text
 
 
 @pytest.mark.parametrize("suffix", ["html", "md", "tex", "csv"])
@@ -64,7 +56,6 @@ def test_a_report_of_all_records_lists_experiments_without_a_record(
         assert {key: value for key, value in lines["modules"].items() if value} == {
             "experiment": "modules",
             "missing": "not run",
-            "missing_in_words": "It needs the images of kvasir and oct-c8.",
             "command": "fedbm reproduce modules --data-dir DIR",
         }
     else:

@@ -144,7 +144,7 @@ def test_a_single_missing_run_is_named_where_it_is_said_to_be_missing(tmp_path: 
     text = page_of([replace(one_beta, results=tuple(r for r in made.results if r.at["beta"] == 0.05))])
     missing = text[text.index("What is missing") :].replace("\N{NO-BREAK SPACE}", " ")
     assert "1 run failed: it broke. Kvasir, β = 0.05: FedBM (seed 2).</li>" in missing
-    assert "2 runs were not run. Kvasir, β = 0.05: w/o LKCC (seeds 0, 1).</li>" in missing
+    assert "2 runs not run. Kvasir, β = 0.05: w/o LKCC (seeds 0, 1).</li>" in missing
 
 
 def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:
     assert len(made.results) == 66
     text = page_of([made])
     assert "0 of 63 runs finished." in text
-    assert "63 runs cannot be run here: no images" in text
+    assert "63 runs absent: no images" in text
 
 
 def test_a_cell_whose_runs_another_shows_has_its_table_alone(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_cells_that_share_a_run_which_is_not_finished_count_it_once(tmp_path: Pa
     text = page_of([replace(outcome, results=named)])
     assert "2 of 4 runs finished." in text
     assert "1 run failed: the disk is full" in text
-    assert "1 run was not run" in text
+    assert "1 run not run" in text
 
 
 # --- columns, notes, and cells without a result ----------------------------------------------------------------------

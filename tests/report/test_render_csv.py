@@ -41,7 +41,11 @@ def test_what_has_no_record_is_a_line_where_all_records_are_given(tmp_path: Path
     outcome = fake_outcome(tmp_path, "precision", seeds=1, rounds=2)
     lines = list(csv.DictReader(render_csv(experiments_report([outcome], elsewhere=())).splitlines()))
     (pbc,) = (one for one in lines if one["experiment"] == "comparison-pbc")
-    assert (pbc["missing"], pbc["missing_in_words"], pbc["f1"]) == ("not run", "It needs the images of pbc.", "")
+    assert (pbc["missing"], pbc["command"], pbc["f1"]) == (
+        "not run",
+        "fedbm reproduce comparison-pbc --data-dir DIR",
+        "",
+    )
 
 
 def test_runs_have_a_line_per_moment_and_unfinished_ones_their_state(tmp_path: Path) -> None:

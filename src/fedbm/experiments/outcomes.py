@@ -6,13 +6,13 @@ from these small files alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from fedbm.engine.run_folder import read_rounds
-from fedbm.errors import FedBMError, join_words, prefix_errors
+from fedbm.errors import FedBMError, prefix_errors
 from fedbm.experiments.spec import (
     Experiment,
     ExperimentInfo,
@@ -24,10 +24,8 @@ from fedbm.experiments.spec import (
     shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
-from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_checked_record
-from fedbm.runs.run_view import RunView, read_run
 from fedbm.utils.io import read_json, read_object
 from fedbm.utils.json_records import Keys, Length, NonNegative, Range, decode
 
@@ -63,7 +61,6 @@ class Outcome(ExperimentInfo):
     rows: tuple[str, ...]
     command: str
     results: tuple[Trial, ...]
-    hidden: Mapping[str, str] = field(default_factory=dict)  # run id → why another experiment withholds its scores
 
     @property
     def withheld(self) -> str:
@@ -82,15 +79,15 @@ class Outcome(ExperimentInfo):
 
 
 def hide_withheld(outcome: Outcome) -> Outcome:
-    """Return *outcome* without the runs that are withheld; each is missing, with the reason."""
-    own = outcome.withheld
-    results = [
-        replace(result, state="withheld", why=why, run=None, last=None)
-        if (result.run is not None or result.last is not None) and (why := own or outcome.hidden.get(result.id, ""))
-        else result
-        for result in outcome.results
-    ]
-    return replace(outcome, results=tuple(results))
+    """Return *outcome* without its runs if they are withheld; each is missing, with the reason."""
+    if not (why := outcome.withheld):
+        return outcome
+    return replace(outcome, results=tuple(_withhold(result, why) for result in outcome.results))
+
+
+def _withhold(result: Trial, why: str) -> Trial:
+    has_scores = result.run is not None or result.last is not None
+    return replace(result, state="withheld", why=why, run=None, last=None) if has_scores else result
 
 
 def command_of(name: str) -> str:
@@ -103,15 +100,8 @@ def command_of(name: str) -> str:
 
 def outcome_of(experiment: Experiment, states: Sequence[PlannedTrial]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
-    results = [
-        replace(
-            s,
-            why=s.why or _progress(s),
-            run=finished_run(s) if s.state in DONE else None,
-            last=_last_scores(s) if experiment.analysis else None,
-        )
-        for s in states
-    ]
+    plan = experiment.analysis
+    results = (replace(s, run=finished_run(s), last=_last_scores(s) if plan else None) for s in states)
     return with_results(experiment, results)
 
 
@@ -139,41 +129,32 @@ def _last_scores(trial: PlannedTrial) -> dict[str, float] | None:
     return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
 
 
-def _progress(trial: PlannedTrial) -> str:
-    if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
-        run = read_run(trial.folder)
-        return f"{len(run.rounds)} of {run.planned} rounds done"
-    return ""
-
-
 def read_outcomes(folder: Path) -> list[Outcome]:
     """Read every experiment in a folder of records, shipped experiments first and in their order."""
     order = {name: place for place, name in enumerate(shipped_experiments())}
     found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
     if not found:
         raise FedBMError(f"{folder} has no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
-    outcomes = [_read_outcome(path, read_checked_record) for path in found]
-    hidden = _hidden_runs(folder)
-    return [replace(outcome, hidden=hidden) for outcome in outcomes]
+    return [read_outcome(path) for path in found]
 
 
-def read_outcome(path: Path, read: Callable[[Path], RunView | None] = read_checked_record) -> Outcome:
-    """Read an experiment's record, and which of its runs other experiments in that folder withhold."""
-    return replace(_read_outcome(path, read), hidden=_hidden_runs(path.parent))
-
-
-def _hidden_runs(folder: Path) -> dict[str, str]:
-    """Return run id → why for the runs of incomplete confirmatory experiments in *folder*."""
+def _withheld_runs(own: Path) -> dict[str, str]:
+    """Return run id → why for the runs of incomplete confirmatory experiments on record next to *own*."""
     found: dict[str, str] = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(own.parent.glob("*.json")):
         value = read_json(path)
-        if isinstance(value, dict) and "analysis" in value:
-            outcome = _read_outcome(path, lambda record: None)
+        if path != own and isinstance(value, dict) and "analysis" in value:
+            outcome = read_outcome(path, with_runs=False)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
 
 
-def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome:
+def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
+    """Read an experiment's record and those of its runs, except runs that other experiments in that folder withhold.
+
+    Without *with_runs*, only the trials are read.
+    """
+    hidden = _withheld_runs(path) if with_runs else {}
     record = decode(_Record, read_object(path, FORMAT), path)
     results = []
     with prefix_errors(str(path)):
@@ -183,51 +164,21 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
             if t.row not in record.rows or t.cell not in there:
                 raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
     for t in record.trials:
-        run = read(path.parent / "runs" / f"{t.run}.json") if t.run else None
-        results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
+        run = read_checked_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
+        trial = Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last)
+        results.append(_withhold(trial, hidden[trial.id]) if trial.id in hidden else trial)
     return Outcome(
         **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
     )
 
 
-# --- shipped experiments --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Unrecorded:
-    """A shipped experiment that has no record."""
-
-    name: str
-    needs: str  # "It needs the images of kvasir."
-    sentence: str  # what it shows, how many runs it has, and what it needs
-    command: str
-
-
-def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Unrecorded]:
-    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*.
+def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Outcome]:
+    """Return the shipped experiments that are neither among *outcomes* nor *elsewhere*, without a run.
 
     Return [] if none of the paper's is among *outcomes*.
     """
-    names = {outcome.name for outcome in outcomes}
-    missing = [name for name in shipped_experiments() if name not in names and name not in elsewhere]
-    return [_unrecorded(name) for name in missing] if names & set(paper_experiments()) else []
-
-
-def trials_of(outcome: Outcome) -> list[PlannedTrial]:
-    """Return the trials of a shipped experiment; [] for others, because records do not contain their settings."""
-    if outcome.name not in shipped_experiments() or not outcome.results:
+    recorded = {outcome.name for outcome in outcomes}
+    if not recorded & set(paper_experiments()):
         return []
-    return trials(find_experiment(outcome.name), sorted({result.seed for result in outcome.results}), {})
-
-
-def _unrecorded(name: str) -> Unrecorded:
-    experiment = find_experiment(name)
-    configs = [trial.config for trial in trials(experiment, experiment.seeds, {})]
-    data = [name for name in dict.fromkeys(config.data.name for config in configs) if name != "digits"]
-    models = [name for name in dict.fromkeys(config.language.encoder for config in configs) if name != ENCODER]
-    files = [f"the images of {join_words(data, 'and')}"] if data else []
-    files += [f"the weights of {join_words(models, 'and')}, which are not part of the package"] if models else []
-    needs = f"It needs {', and '.join(files) or 'no files'}."
-    runs = len(set(map(repr, configs)))  # equal settings are one run
-    sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
-    return Unrecorded(name, needs, sentence, command_of(name))
+    missing = [find_experiment(name) for name in shipped_experiments() if name not in {*recorded, *elsewhere}]
+    return [with_results(experiment, trials(experiment, experiment.seeds, {})) for experiment in missing]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,11 @@ from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import FORMAT, Outcome, read_outcome
 from fedbm.experiments.spec import cells
 from fedbm.experiments.trials import Trial
-from fedbm.runs.run_record import read_checked_record, write_record
-from fedbm.runs.run_view import RunView
+from fedbm.runs.run_record import write_record
 from fedbm.utils.io import atomic_write, cannot_write, lock_file, make_folder
+from fedbm.utils.text import format_count
+
+PROGRESS = {"unfinished": 1, "failed": 1, "finished": 2}  # of a run by its state; 0 for others
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
@@ -42,9 +43,8 @@ def _merge_outcome(outcome: Outcome, folder: Path) -> Path:
             write_record(result.run, record)
     before = {result.key: result for result in _still_planned(outcome, _read_existing(path))} if path.exists() else {}
     merged = {**before, **{r.key: _merge(before.get(r.key), r) for r in outcome.results}}
-    order = {name: place for place, name in enumerate(outcome.rows)}
-    place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
-    ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
+    places, rows = cells(outcome.axes), list(outcome.rows)
+    ordered = sorted(merged.values(), key=lambda r: (places.index(dict(r.at)), rows.index(r.row), r.seed))
     head = ("title", "shows", "paper", "figure", "lead", "notes", "search", "command", "shared", "axes", "rows")
     value = {"format": FORMAT, "experiment": outcome.name, **{key: getattr(outcome, key) for key in head}}
     value |= {"analysis": asdict(outcome.analysis)} if outcome.analysis else {}
@@ -64,21 +64,20 @@ def would_drop(now: Outcome, folder: Path) -> str:
     path = folder / f"{now.name}.json"
     if not path.exists():
         return ""
-    before = _read_existing(path, lambda record: None)
+    before = _read_existing(path)
     stay = {result.id for result in (*now.results, *_still_planned(now, before))}
     gone = {result.id for result in before.results if result.state == "finished"} - stay
     if not gone:
         return ""
     return (
-        f"{path} contains {len(gone)} finished run{'s' * (len(gone) > 1)} with other data, settings or rows, which "
-        "would be dropped. Choose another folder for records, or remove that file if you no longer need it."
+        f"{path} contains {format_count(len(gone), 'finished run')} with other data, settings or rows, which would be "
+        "dropped. Choose another folder for records, or remove that file if you no longer need it."
     )
 
 
-def _read_existing(path: Path, read: Callable[[Path], RunView | None] = read_checked_record) -> Outcome:
+def _read_existing(path: Path) -> Outcome:
     """Return the recorded outcome without finished runs that no longer have a record file."""
-    found = read_outcome(path, lambda record: read(record) if record.exists() else None)
-    runs = path.parent / "runs"
+    found, runs = read_outcome(path, with_runs=False), path.parent / "runs"
     kept = (r for r in found.results if r.state != "finished" or (runs / f"{r.id}.json").exists())
     return replace(found, results=tuple(kept))
 
@@ -98,18 +97,14 @@ def _still_planned(now: Outcome, before: Outcome) -> list[Trial]:
 
 
 def _merge(before: Trial | None, now: Trial) -> Trial:
-    """Return the newer result of a trial; keep the recorded one if its run is finished or has no folder here."""
-    if before is None or now.run is not None:
-        return now
-    if before.run is not None:
-        return before
-    if now.state not in ("not run", "absent"):
-        return now
-    return before if before.state in ("failed", "unfinished") else replace(now, id=now.id or before.id)
+    """Return the newer result of a trial; keep the recorded one if that run got further."""
+    if before is None or PROGRESS.get(before.state, 0) <= PROGRESS.get(now.state, 0):
+        return replace(now, id=now.id or (before.id if before else ""))
+    return before
 
 
 def _trial(result: Trial) -> dict[str, Any]:
+    id_ = result.run.id if result.run else result.id
     kept = {"row": result.row, "cell": result.at, "seed": result.seed, "status": result.state, "reason": result.why}
-    run = result.run.id if result.run else None
     last = {"last": result.last} if result.last is not None else {}
-    return {**kept, "run": run, "id": result.id or run or "", **last}
+    return {**kept, "run": id_ if result.state == "finished" else None, "id": id_, **last}

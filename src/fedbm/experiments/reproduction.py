@@ -19,7 +19,7 @@ from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.outcomes import Outcome, hide_withheld, outcome_of, read_outcome, with_results
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
-from fedbm.experiments.trials import DONE, PlannedTrial, find_state, finished_run, locate, read_conditions, trials
+from fedbm.experiments.trials import DONE, PlannedTrial, choose_trials, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchRun, Budget, parse_duration, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.failure import Failure
@@ -36,17 +36,19 @@ from fedbm.utils.text import make_html
 class ExperimentPlan:
     """Experiments with the folder of every run, and the runs that were chosen among them."""
 
-    experiments: tuple[tuple[Experiment, tuple[PlannedTrial, ...]], ...]
+    experiments: Mapping[str, Experiment]
+    trials: tuple[PlannedTrial, ...]
     chosen: tuple[PlannedTrial, ...]
     records: Path
 
     def states(self) -> list[PlannedTrial]:
         """Return the present state of every chosen run, once for cells that share a run."""
-        found = self._states(self.chosen)
+        found = [find_state(trial, self.records) for trial in self.chosen]
         return list({s.folder or repr(s.config): s for s in found}.values())
 
-    def _states(self, places: Iterable[PlannedTrial]) -> list[PlannedTrial]:
-        return [find_state(place, self.records) for place in places]
+    def states_of(self, name: str) -> list[PlannedTrial]:
+        """Return the present state of every run of an experiment."""
+        return [find_state(trial, self.records) for trial in self.trials if trial.experiment == name]
 
     def remaining_rounds(self) -> list[int]:
         """Return the remaining rounds of every chosen run that is not done and can be computed here."""
@@ -83,37 +85,34 @@ class ExperimentPlan:
 
     def refusals(self) -> list[str]:
         """Return a sentence for each experiment with a record that would lose finished runs."""
-        found = (would_drop(with_results(e, self._states(places)), self.records) for e, places in self.experiments)
+        found = (
+            would_drop(with_results(e, self.states_of(name)), self.records) for name, e in self.experiments.items()
+        )
         return [sentence for sentence in found if sentence]
 
     def check(self) -> None:
         """Raise FedBMError if a record could not be read or written after the runs."""
         for sentence in self.refusals():
             raise FedBMError(sentence)
-        for state in self._states(place for _, places in self.experiments for place in places):
-            if state.state in DONE:
-                run = finished_run(state)
-                if state.state == "finished":
-                    record_of(run)
-            elif state.folder is not None:
+        for state in (find_state(trial, self.records) for trial in self.trials):
+            run = finished_run(state)
+            if run is not None and state.state == "finished":
+                record_of(run)
+            elif run is None and state.folder is not None:
                 check_resumable(state.folder)
 
     def jobs(self) -> list[BatchRun]:
         """Return the chosen runs that have no record yet."""
-        runs = {
-            p.folder: BatchRun(p.folder, p.words, p.config)
-            for p in self.chosen
-            if p.folder is not None and find_state(p, self.records).state != "on record"
-        }
-        return list(runs.values())
+        runs = [(s.folder, s) for s in self.states() if s.state != "on record"]
+        return [BatchRun(folder, s.words, s.config) for folder, s in runs if folder is not None]
 
     def write_records(self, folder: Path | None = None) -> list[Path]:
         """Write the records of every experiment and return their files.
 
         With *folder*, write only those of experiments that have the run in this folder.
         """
-        found = [(e, places) for e, places in self.experiments if folder in (None, *(p.folder for p in places))]
-        outcomes = [outcome_of(experiment, self._states(places)) for experiment, places in found]
+        names = dict.fromkeys(trial.experiment for trial in self.trials if folder in (None, trial.folder))
+        outcomes = [outcome_of(self.experiments[name], self.states_of(name)) for name in names]
         return [write_outcome(outcome, self.records) for outcome in outcomes]
 
 
@@ -222,10 +221,9 @@ def reproduce(
         if "engine" not in to_sections({flag: ""}):
             raise FedBMError(f"{flag} is not a key of [engine], and the experiment decides it. Remove {flag}.")
     limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
     chosen, console = None if seeds is None else parse_seeds(seeds), progress_console(progress)
     check_callbacks(callbacks)
-    plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records), console)
+    plan = plan_experiments(experiments, chosen, engine_settings(engine, data_dir), only, Path(records), console)
     return run_experiments(plan, console, limit, on_event, callbacks)
 
 
@@ -257,18 +255,15 @@ def plan_experiments(
     *seeds* are by default those of each experiment. *engine* has settings of `[engine]`, and *only* has conditions that
     choose runs.
     """
-    conditions = read_conditions(only, experiments)
     find_device(make_config(to_sections(engine)).engine.device)
-    chosen_seeds = {e.name: e.chosen_seeds(seeds) for e in experiments}
-    all_trials = {e.name: trials(e, chosen_seeds[e.name], engine) for e in experiments}
+    planned = [trial for e in experiments for trial in trials(e, e.chosen_seeds(seeds), engine)]
+    wanted = {(trial.experiment, trial.key) for trial in choose_trials(only, planned)}
+    if not wanted:
+        raise FedBMError(f"no run matches only = {' and '.join(only)}")
     with show_decoding(console) as progress:
-        planned = [(e, tuple(locate(trial, progress) for trial in all_trials[e.name])) for e in experiments]
-    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, chosen_seeds[e.name], engine, conditions)}
-    chosen = [p for _, places in planned for p in places if (p.experiment, p.words) in wanted]
-    if not chosen:
-        names = ", ".join(experiment.name for experiment in experiments)
-        raise FedBMError(f"no run of {names} matches only = {' and '.join(only)}")
-    plan = ExperimentPlan(tuple(planned), tuple(chosen), records)
+        located = tuple(locate(trial, progress) for trial in planned)
+    chosen = tuple(trial for trial in located if (trial.experiment, trial.key) in wanted)
+    plan = ExperimentPlan({e.name: e for e in experiments}, located, chosen, records)
     print_notes(console, plan.notes())
     return plan
 
@@ -297,21 +292,12 @@ def run_experiments(
         if isinstance(news, Event) and news.last:
             ending.append(job.folder)
 
-    def print_written() -> list[Path]:
+    try:
+        result = run_jobs(plan.jobs(), console, budget, record_finished, on_event, callbacks)
+    finally:
         written = plan.write_records()
         for path in written:
             console.print(f"records: {path}")
-        return written
-
-    try:
-        result = run_jobs(plan.jobs(), console, budget, record_finished, on_event, callbacks)
-    except (FedBMError, KeyboardInterrupt):
-        try:
-            print_written()
-        except FedBMError as error:
-            console.print(f"no records were written: {error}")
-        raise
-    written = print_written()
     if result.stopped:
         console.print(result.stopped)
     outcomes = tuple(hide_withheld(read_outcome(path)) for path in written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from fedbm.engine.round_record import selection_score
@@ -35,20 +36,15 @@ def search(outcome: Outcome) -> list[Candidate]:
     """Return every combination with its score; in each group the best is chosen, the first on ties.
 
     Rows are groups of their own unless "row" is among the searched axes; then they compete with each other. Nothing
-    is chosen while a combination has a missing seed, because it might be the best. A row is left out if its method has
-    none of the searched options: all its combinations are the same runs.
+    is chosen while a combination has a missing seed, because it might be the best.
     """
-    found: dict[str, list[Candidate]] = {}
-    ids: dict[str, set[tuple[str, ...]]] = {}
-    for at in cells(outcome.axes):
-        rest = {axis: value for axis, value in at.items() if axis not in outcome.search}
-        for row in outcome.rows:
-            results = outcome.cell(row, at)
-            score = spread_or_none([validation_score(result.run) if result.run else None for result in results])
-            group = json.dumps(["" if "row" in outcome.search else row, rest], sort_keys=True)
-            found.setdefault(group, []).append(Candidate(row, at, score))
-            ids.setdefault(group, set()).add(tuple(result.id or repr(result.key) for result in results))
-    return [one for group, some in found.items() if len(some) == 1 or len(ids[group]) > 1 for one in _choose(some)]
+    groups: dict[str, list[Candidate]] = {}
+    for at, row in product(cells(outcome.axes), outcome.rows):
+        scores = [validation_score(result.run) if result.run else None for result in outcome.cell(row, at)]
+        rest = [value for axis, value in at.items() if axis not in outcome.search]
+        group = json.dumps(["" if "row" in outcome.search else row, rest])
+        groups.setdefault(group, []).append(Candidate(row, at, spread_or_none(scores)))
+    return [candidate for group in groups.values() for candidate in _choose(group)]
 
 
 def _choose(group: list[Candidate]) -> list[Candidate]:

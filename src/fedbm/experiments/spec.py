@@ -45,6 +45,7 @@ Endpoint = Literal["chosen", "averaged last"]
 Seed = Annotated[int, Range(0, MAX_SEED)]
 Settings = Mapping[str, Annotated[Any, Scalar]]
 Choices = Annotated[tuple[Annotated[Any, Scalar], ...], Length(least=1)]
+Betas = Annotated[tuple[NonNegative, ...], Length(least=1)]  # titles and the paper's numbers depend on β
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -55,20 +56,26 @@ class _Search:
     refuses_others: ClassVar = True
 
 
-@dataclass(frozen=True)
-class ExperimentFile:
-    """The keys of an experiment's file."""
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The words of an experiment."""
 
     title: str = ""
-    shows: str = ""
-    paper: str = ""
-    figure: str = ""
-    lead: str = ""
+    shows: str = ""  # such as "Table III of the paper", or what the experiment is about
+    paper: str = ""  # the table of the paper's numbers; "" if there is none
+    figure: str = ""  # the axis over which scores are drawn; "" for a table
+    lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
+    notes: tuple[str, ...] = ()  # what was chosen, and why
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentFile(Description):
+    """The keys of an experiment's file."""
+
     seeds: str = ""
-    notes: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    all: Settings = field(default_factory=dict)
-    axes: Mapping[str, Choices] = field(default_factory=dict)
+    all: Annotated[Settings, Keys({"beta?": NonNegative})] = field(default_factory=dict)
+    axes: Annotated[Mapping[str, Choices], Keys({"beta?": Betas})] = field(default_factory=dict)
     rows: tuple[Annotated[Mapping[str, object], Keys({"name": str})], ...] = ()
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     search: _Search | None = None
@@ -95,18 +102,12 @@ class AnalysisPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentInfo:
+class ExperimentInfo(Description):
     """What an experiment, its record and its outcome have in common."""
 
-    title: str
-    shows: str  # such as "Table III of the paper", or what the experiment is about
-    paper: str  # the table of the paper's numbers; "" if there is none
-    figure: str  # the axis over which scores are drawn; "" for a table
-    lead: str  # the row that is tested against every other; "": FedBM, or the first row
-    notes: tuple[str, ...]  # what was chosen, and why
     search: tuple[str, ...]  # axes on which validation chooses a value; "row" chooses among rows
     shared: Annotated[Settings, Keys({"beta?": NonNegative})]
-    axes: Annotated[Mapping[str, Choices], Keys({"beta?": Annotated[tuple[NonNegative, ...], Length(least=1)]})]
+    axes: Annotated[Mapping[str, Choices], Keys({"beta?": Betas})]
     analysis: AnalysisPlan | None = None  # None: the lead is tested against every other row
 
     @property
@@ -150,62 +151,58 @@ def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-@cache
 def shipped_experiments() -> list[str]:
     """Return the experiments of the paper and those of docs/evidence-plan.md, in the order of their files' numbers."""
-    return [name for _, name in sorted((file.name, name) for name, file in _files(PAPER, EVIDENCE).items())]
+    return list(_files())
 
 
 def paper_experiments() -> list[str]:
     """Return the shipped experiments that are tables, figures or checks of the paper."""
-    return [name for name in shipped_experiments() if name in _files(PAPER)]
+    return [name for name, file in _files().items() if PAPER.joinpath(file.name).is_file()]
 
 
-def _files(*folders: Traversable) -> dict[str, Traversable]:
+@cache
+def _files() -> dict[str, Traversable]:
     """Return the experiments' files by name: "modules" for 12-modules.toml."""
-    items = (item for folder in folders for item in folder.iterdir())
+    items = sorted((item for folder in (PAPER, EVIDENCE) for item in folder.iterdir()), key=lambda item: item.name)
     return {found[1]: item for item in items if (found := re.fullmatch(r"\d+-(.*)\.toml", item.name))}
 
 
 @cache
 def find_experiment(name: str) -> Experiment:
     """Return a shipped experiment by its name."""
-    known = shipped_experiments()
-    if name not in known:
+    if name not in _files():
         raise FedBMError(
-            f'there is no experiment "{name}"{did_you_mean(name, known)}. Choose {join_words(known)}, or run your own '
-            "file with 'fedbm sweep FILE'."
+            f'there is no experiment "{name}"{did_you_mean(name, _files())}. Choose {join_words(_files())}, or run a '
+            "file of your own with 'fedbm sweep FILE'."
         )
-    item = _files(PAPER, EVIDENCE)[name]
-    return parse(item.read_text(encoding="utf-8"), name, item.name)
+    return parse(_files()[name].read_text(encoding="utf-8"), name, _files()[name].name)
 
 
 def read_experiment(path: Path) -> Experiment:
     """Read a user's own experiment. Its name must differ from shipped ones, because the name decides the record."""
-    if path.stem in shipped_experiments():
-        why = "has the name of a shipped experiment, and their records would mix. Rename the file, or run"
-        why = why if path.exists() else "is not a file here. Run"
-        raise FedBMError(f"{path} {why} the shipped experiment with 'fedbm reproduce {path.stem}'.")
-    text = read_text(path)
-    experiment = parse(text, path.stem, str(path))
-    if not parse_toml(text, str(path)).keys() & {"all", "axes", "rows", "methods"}:
-        raise FedBMError(f"{path} describes no grid: it has none of [all], [axes] and [[rows]]")
-    return experiment
+    if path.stem in _files():
+        raise FedBMError(
+            f"{path} has the name of a shipped experiment, and their records would mix. Rename the file, or run the "
+            f"shipped experiment with 'fedbm reproduce {path.stem}'."
+        )
+    return parse(read_text(path), path.stem, str(path))
 
 
 def parse(text: str, name: str, where: str) -> Experiment:
     """Return the experiment that *text* describes; raise FedBMError, starting with *where*, if it is wrong."""
     values = decode(ExperimentFile, parse_toml(text, where), where)
     with prefix_errors(where):
+        _check_settings(values)
         axes = dict(values.axes)
-        _check_settings(values.all, axes)
         rows = _rows(values, axes.pop("method", ()))
         seeds = parse_seeds(values.seeds) if values.seeds else DEFAULT
+        words = {one.name: getattr(values, one.name) for one in fields(Description)}
         experiment = Experiment(
-            **{key: getattr(values, key) for key in ("shows", "paper", "figure", "lead", "notes", "deviations")},
+            **words | {"title": values.title or name},
             name=name,
-            title=values.title or name,
             rows=rows,
+            deviations=values.deviations,
             shared=values.all,
             axes=axes,
             search=values.search.choose if values.search else (),
@@ -228,23 +225,16 @@ def _check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
             raise FedBMError(f'"{name}" is not {kind} of the experiment{did_you_mean(name, known)}{choose}')
 
 
-def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
-    for axis, choices in axes.items():
-        if len(set(map(repr, choices))) < len(choices):
-            raise FedBMError(f"the axis {axis} has a value twice")
+def _check_settings(values: ExperimentFile) -> None:
     known = [*(key.flag for key in keys()), *option_flags()]
-    for flag in (*shared, *axes):
+    for flag in (*values.all, *values.axes):
         if flag not in known:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
-    _refuse_seed((*shared, *axes))
-    for beta in (shared.get("beta"), *axes.get("beta", ())):  # titles and the paper's numbers depend on it
-        if isinstance(beta, str):
-            raise FedBMError(f'beta must be a number, not "{beta}". Write it without quotes.')
-
-
-def _refuse_seed(settings: Sequence[str] | Mapping[str, Any]) -> None:
-    if "seed" in settings:
+    if any("seed" in settings for settings in (values.all, values.axes, *values.rows)):
         raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file.')
+    for axis, choices in values.axes.items():
+        if len(set(map(repr, choices))) < len(choices):
+            raise FedBMError(f"the axis {axis} has a value twice")
 
 
 def _plan_analysis(values: ExperimentFile, seeds: tuple[int, ...]) -> AnalysisPlan | None:
@@ -254,12 +244,10 @@ def _plan_analysis(values: ExperimentFile, seeds: tuple[int, ...]) -> AnalysisPl
         raise FedBMError('contrasts must be a list of different pairs of rows, such as [["FedBM", "FedAvg"]]')
     if contrasts and values.search:
         raise FedBMError("an experiment with [search] cannot have contrasts, which compare its rows on test images")
-    if values.confirmatory and not (contrasts and values.seeds):
-        raise FedBMError("a confirmatory experiment must state seeds and contrasts")
-    if values.confirmatory and len(seeds) < MIN_SEEDS:
-        raise FedBMError(f'a confirmatory experiment needs at least {MIN_SEEDS} seeds, not "{values.seeds}"')
-    if values.endpoint and not contrasts:
-        raise FedBMError("an endpoint needs contrasts, and there are none")
+    if (values.confirmatory or values.endpoint) and not contrasts:
+        raise FedBMError("confirmatory and endpoint need contrasts, and there are none")
+    if values.confirmatory and (not values.seeds or len(seeds) < MIN_SEEDS):
+        raise FedBMError(f"a confirmatory experiment must state at least {MIN_SEEDS} seeds")
     return AnalysisPlan(contrasts, values.endpoint or "chosen", values.confirmatory, seeds) if contrasts else None
 
 
@@ -272,7 +260,6 @@ def _rows(values: ExperimentFile, axis: Sequence[Any]) -> dict[str, Mapping[str,
     for row in (*named, *values.rows):
         settings = {"method": default, **{key: value for key, value in row.items() if key != "name"}}
         with prefix_errors(f'row "{row["name"]}"'):
-            _refuse_seed(settings)
             find_method(str(settings["method"]))
             to_sections(settings)
         if not row["name"].strip() or row["name"] in rows:

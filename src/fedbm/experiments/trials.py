@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from fedbm.runs.run_record import read_checked_record
 from fedbm.runs.run_view import RunView, check_unedited, read_run
 from fedbm.runs.runner import run_path
 
-# A run must have one of the values of this axis, or one of the rows if it is "row".
-Condition = tuple[str, Sequence[str]]
 DONE = ("finished", "on record")  # states of a run that need not be computed
 
 
@@ -48,6 +46,7 @@ class PlannedTrial(Trial):
     """A trial that can be run. locate() adds the folder, and find_state() the present state of the run."""
 
     experiment: str
+    facts: Mapping[str, Any]  # its settings, by the names of the flags, and its row
     config: Config  # after locate(): complete, with what the data set recommends
     folder: Path | None = None  # None: not located, or its data or model are not here
     record: Path | None = None  # of a run that is on record, finished here or elsewhere
@@ -58,56 +57,51 @@ class PlannedTrial(Trial):
         return ", ".join(filter(None, [self.row, cell, f"seed {self.seed}"]))
 
 
-def trials(
-    experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[Condition] = ()
-) -> list[PlannedTrial]:
+def trials(experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any]) -> list[PlannedTrial]:
     """Return every run in the order of computation: cell by cell as in the file, or seed by seed if the file sets that.
 
-    *engine* has settings of `[engine]`, and *only* has conditions that a run must meet.
+    *engine* has settings of `[engine]`.
     """
     made = []
-    for at, row, settings in _combinations(experiment):
+    for at, (row, own) in itertools.product(cells(experiment.axes), experiment.rows.items()):
+        settings = {**settings_for(own["method"], {**experiment.shared, **at}), **own}
         facts = {**settings, **at, "row": row}
-        if all(any(_matches(facts.get(key), value) for value in values) for key, values in only):
+        for seed in seeds:
             with prefix_errors(f'{experiment.file}: row "{row}"'):
-                configs = {seed: make_config(to_sections({**settings, **engine, "seed": seed})) for seed in seeds}
-            made += [PlannedTrial(row, at, seed, experiment=experiment.name, config=c) for seed, c in configs.items()]
+                config = make_config(to_sections({**settings, **engine, "seed": seed}))
+            made.append(PlannedTrial(row, at, seed, experiment=experiment.name, facts=facts, config=config))
     return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 
 
-def _combinations(experiment: Experiment) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
-    """Yield each cell with each row and their settings."""
-    for at, (row, own) in itertools.product(cells(experiment.axes), experiment.rows.items()):
-        yield at, row, {**settings_for(own["method"], {**experiment.shared, **at}), **own}
+def choose_trials(only: Sequence[str], planned: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+    """Return the trials that meet every condition: "beta=0.1", "row=FedAvg,FedBM", or names of rows alone.
 
-
-def read_conditions(only: Sequence[str], experiments: Sequence[Experiment]) -> list[Condition]:
-    """Return the conditions of texts such as "beta=0.1", "method=fedavg", "row=FedAvg,FedBM", or names of rows alone.
-
-    Raise FedBMError if none of the experiments has the axis or a value of a condition.
+    Raise FedBMError if no trial has the setting or a value of a condition.
     """
-    axes = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
-    rows = list(dict.fromkeys(row for e in experiments for row in e.rows))
-    conditions: list[Condition] = []
+    chosen = list(planned)
     for text in only:
         key, _, words = text.partition("=") if re.match(r"\w+=", text) else ("row", "=", text)
-        if key not in axes:
-            raise FedBMError(f'only: "{key}" is not an axis{did_you_mean(key, axes)}; choose {join_words(axes)}')
-        values = _split_names(words, rows) if key == "row" else [v for word in words.split(",") if (v := word.strip())]
-        known = [{**settings, **at, "row": row}.get(key) for e in experiments for at, row, settings in _combinations(e)]
-        choices = [str(value) for value in dict.fromkeys(known) if value is not None]
-        for value in values:
-            if not any(_matches(choice, value) for choice in known):
-                near = did_you_mean(value, choices)
-                raise FedBMError(f'only: no run has {key} = "{value}"{near}; choose {join_words(choices)}')
-        conditions.append((key, values))
-    return conditions
+        known = {_normalise(trial.facts[key]): str(trial.facts[key]) for trial in planned if key in trial.facts}
+        if not known:
+            settings = dict.fromkeys(key for trial in planned for key in trial.facts)
+            raise FedBMError(f'only: no run has the setting "{key}"{did_you_mean(key, settings)}')
+        names = "|".join(map(re.escape, sorted(known.values(), key=len, reverse=True)))  # a name may contain commas
+        values = re.findall(rf"\s*({names}|[^,]*)\s*(?:,|$)", words, re.IGNORECASE)
+        for value in filter(None, values):
+            if _normalise(value) not in known:
+                near = did_you_mean(value, known.values())
+                raise FedBMError(f'only: no run has {key} = "{value}"{near}; choose {join_words(known.values())}')
+        wanted = set(map(_normalise, values))
+        chosen = [trial for trial in chosen if _normalise(trial.facts.get(key)) in wanted]
+    return chosen
 
 
-def _split_names(text: str, names: Sequence[str]) -> list[str]:
-    """Split a text at its commas, but not at a comma within one of the names."""
-    name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return [item.strip() for item in re.findall(rf"\s*({name}|[^,]*)\s*(?:,|$)", text, re.IGNORECASE) if item.strip()]
+def _normalise(value: Any) -> str:
+    """Return the same text for the same number, and for the same word in any case."""
+    try:
+        return str(float(str(value)))
+    except ValueError:
+        return str(value).strip().casefold()
 
 
 def locate(trial: PlannedTrial, progress: Callable[[int, int], None] | None = None) -> PlannedTrial:
@@ -134,22 +128,14 @@ def find_state(located: PlannedTrial, records: Path | None = None) -> PlannedTri
     return replace(located, state="unfinished") if (folder / "rounds.jsonl").exists() else located
 
 
-def finished_run(done: PlannedTrial) -> RunView:
-    """Return the run of a finished trial; raise FedBMError if its config.toml was edited or its record is damaged."""
-    if done.record is not None:
+def finished_run(trial: PlannedTrial) -> RunView | None:
+    """Return the run, or None if it is not finished.
+
+    Raise FedBMError if its config.toml was edited or its record is damaged.
+    """
+    if trial.record is not None:
         try:
-            return read_checked_record(done.record)
+            return read_checked_record(trial.record)
         except FedBMError as error:
             raise FedBMError(f"{error}; remove the record to compute the run again") from error
-    assert done.folder is not None
-    return check_unedited(read_run(done.folder))
-
-
-def _matches(value: Any, text: str) -> bool:
-    """Return whether *text* means *value*: the same number, or the same word in any case."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return float(text) == float(value)
-        except ValueError:
-            return False
-    return str(value).casefold() == text.casefold()
+    return check_unedited(read_run(trial.folder)) if trial.folder and trial.state == "finished" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
@@ -30,50 +31,38 @@ AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 def cell_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure of every seed's score per metric, and one of the leading row's differences if there are any."""
-    figures = [Figure(partial(_draw_scores, comparison, colours, metric)) for metric in SHOWN]
-    lead, colour = comparison.lead, colours[comparison.lead]
-    rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colour))]
+    figures, lead = [], comparison.lead
+    for metric, words in SHOWN.items():
+        rows = []
+        for row in comparison.rows:
+            if row.runs:
+                found = row.published
+                paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
+                rows.append(DotRow(row.name, colours[row.name], _percents(row.by_seed("best", metric)), paper=paper))
+        with_paper = any(row.paper for row in rows)
+        title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
+        axis = f"{words} of every seed, %; tick: mean{'; grey: the paper' if with_paper else ''}"
+        figures.append(Figure(partial(dot_plot, rows, f"{title}; {comparison.title}", axis, HALF)))
+    rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colours[lead]))]
     title = f"Macro-F1 of {lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
     axis = f"Macro-F1, {shorten(lead, 12)} − row"
     return [*figures, _figure(rows, title, axis, HALF, AHEAD)] if rows else figures
 
 
-def _draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: str) -> str:
-    """Draw every seed's score as a dot, with the paper's mean ± std in grey."""
-    rows = []
-    for row in comparison.rows:
-        if row.runs:
-            found = row.published
-            paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
-            values = tuple(100 * value for value in row.by_seed("best", metric).values())
-            rows.append(DotRow(row.name, colours[row.name], values, paper=paper))
-    words, with_paper = SHOWN[metric], any(row.paper for row in rows)
-    title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
-    key = "tick: mean; grey: the paper" if with_paper else "tick: mean"
-    return dot_plot(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", HALF)
-
-
 def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
     """Return the stated differences of all cells: a dot per seed, the mean and its interval; [] if there are none."""
     data = [comparison.data for comparison in found]
-    names = [data_title(c.data) if data.count(c.data) == 1 else c.title for c in found]
-    rows = [
-        DotRow(
-            f"{name}: {one.name}" if len(found) > 1 else one.name,
-            colour=0,
-            values=tuple(100 * value for value in one.by_seed.values()),
-            interval=_in_points(one.found),
-        )
-        for comparison, name in zip(found, names, strict=True)
-        for one in comparison.contrasts
-        if one.found is not None
-    ]
-    if not rows:
-        return []
+    rows, endpoint = [], ""
+    for comparison in found:
+        name = data_title(comparison.data) if data.count(comparison.data) == 1 else comparison.title
+        for one in comparison.contrasts:
+            if one.found is not None:
+                label = f"{name}: {one.name}" if len(found) > 1 else one.name
+                rows.append(DotRow(label, 0, _percents(one.by_seed), _in_points(one.found)))
+                endpoint = ENDPOINT_TITLES[one.endpoint].lower()
     title = "Macro-F1, differences within each seed, with mean and 95 % interval"
-    endpoint = ENDPOINT_TITLES[next(c for comparison in found for c in comparison.contrasts).endpoint].lower()
     axis = f"Difference in macro-F1 ({endpoint}), points; small dot: a seed; bar: mean, 95 %"
-    return [Figure(partial(dot_plot, rows, title, axis, zero=True))]
+    return [Figure(partial(dot_plot, rows, title, axis, zero=True))] if rows else []
 
 
 def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure | None:
@@ -86,8 +75,7 @@ def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figu
         scores = row.at_endpoint(comparison.moment)
         if found := mean_with_interval(scores):
             means[row.name] = 100 * found.mean
-            values = tuple(100 * value for value in scores.values())
-            rows.append(DotRow(row.name, colours[row.name], values, _in_points(found)))
+            rows.append(DotRow(row.name, colours[row.name], _percents(scores), _in_points(found)))
     if not rows:
         return None
     guides = [means[name] for name in (comparison.baseline.name, comparison.lead) if name in means]
@@ -116,6 +104,10 @@ def _interval(comparison: ComparedGroup, row: ComparedRow, name: str, colour: in
     return DotRow(name, colour, interval=_in_points(test.paired), paper=None if paper is None else (100 * paper, 0.0))
 
 
+def _percents(by_seed: Mapping[int, float]) -> tuple[float, ...]:
+    return tuple(100 * value for value in by_seed.values())
+
+
 def _in_points(found: Paired) -> tuple[float, float, float]:
     return 100 * found.mean, 100 * found.low, 100 * found.high
 
@@ -134,16 +126,14 @@ def axis_figures(outcome: Outcome, found: Sequence[ComparedGroup], colours: Mapp
         others = {key: value for key, value in comparison.at.items() if key != axis}
         sets.setdefault(repr(others), []).append(comparison)
     figures = []
-    for some in sets.values():
-        name = some[0].title.removesuffix(f", {axis} {some[0].at[axis]}")
-        for metric, words in SHOWN.items():
-            lines: dict[str, dict[int, list[float]]] = {name: {} for name in outcome.rows}  # row → place → scores
-            for comparison in some:
-                for row in comparison.group.rows:
-                    scores = row.by_seed("best", metric).values()
-                    lines[row.name][places.index(comparison.at[axis])] = list(scores)
-            if any(len(line) > 1 for line in lines.values()):  # a single point makes no line
-                title, label = f"{words} by {axis}; {name}", f"{words} on the test images, %"
-                drawing = partial(axis_plot, lines, colours, [str(place) for place in places], title, label, axis)
-                figures.append(Figure(drawing, f"{name}: {words}"))
+    for cells, (metric, words) in product(sets.values(), SHOWN.items()):
+        name = cells[0].title.removesuffix(f", {axis} {cells[0].at[axis]}")
+        lines: dict[str, dict[int, list[float]]] = {row: {} for row in outcome.rows}  # row → place → scores
+        for cell in cells:
+            for row in cell.group.rows:
+                lines[row.name][places.index(cell.at[axis])] = list(row.by_seed("best", metric).values())
+        if any(len(line) > 1 for line in lines.values()):  # a single point makes no line
+            title, label = f"{words} by {axis}; {name}", f"{words} on the test images, %"
+            drawing = partial(axis_plot, lines, colours, [str(place) for place in places], title, label, axis)
+            figures.append(Figure(drawing, f"{name}: {words}"))
     return figures

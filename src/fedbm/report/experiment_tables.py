@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedbm.experiments.search import search
 from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow
 from fedbm.report.contrasts import Contrast, mean_with_interval
 from fedbm.report.document import Cell, Column, Row, Table
-from fedbm.report.format import NO_VALUE, format_interval, percent, points
+from fedbm.report.format import format_interval, percent, points
 from fedbm.report.tables import (
     CLASS_METRICS,
     SHOWN,
@@ -22,7 +23,6 @@ from fedbm.report.tables import (
     best_rows,
     class_scores,
     explain_bold,
-    has_averaged_model,
     make_columns,
     mean_cell,
     score_cell,
@@ -33,6 +33,7 @@ from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
 from fedbm.utils.text import format_range
 
 Notes = Mapping[tuple[str, str], int]  # (title, text) → number
+Difference = Callable[[Contrast, ComparedRow, ComparedRow], Paired | None]
 LEAD = "Lead − row, macro-F1"
 OTHER_SCORES = {  # (moment, metric) → title
     ("last", "f1"): "Macro-F1, last round",
@@ -42,8 +43,48 @@ OTHER_SCORES = {  # (moment, metric) → title
     ("averaged", "auc"): "AUC, averaged",
 }
 ENDPOINT_TITLES = {"averaged last": "Averaged model, last round", "chosen": "Chosen round"}
+TESTED = (
+    "Differences in macro-F1. p: two-sided paired t-test; Holm: this p after correction for all stated tests, which "
+    "decides; sign-flip: p of the exact test, at least 2/2ⁿ; d: mean divided by standard deviation."
+)
+ESTIMATED = "Differences in macro-F1, estimated and not tested."
+SEEDS_NEEDED = " Seeds needed: how many would show a difference of this size with 80 % power."
 Z = 1.96  # standard errors in half of a 95 % interval
-DIFFERENCE = f"lead_minus_row_{HEADLINE_METRIC}"
+
+
+def _table(name: str, columns: Iterable[Column], rows: Sequence[Row], caption: str = "", head: str = "Method") -> Table:
+    """Return a table without the columns in which no row has a value."""
+    filled = {key for row in rows for key, cell in row.cells.items() if cell.value is not None}
+    return Table(name, tuple(c for c in columns if c.key in filled), tuple(rows), caption, head=head, small=True)
+
+
+def _difference_columns(key: str, title: str) -> tuple[Column, Column]:
+    return Column(key, "points", title, f"{title}, points"), Column(f"{key}_interval", "95 %", title, "95 % interval")
+
+
+def _difference_cells(key: str, found: Paired | None) -> dict[str, Cell]:
+    """Return the mean difference in points and its interval."""
+    interval = format_interval(found, points) if found else None
+    return {key: Cell(found.mean if found else None, "points"), f"{key}_interval": Cell(interval)}
+
+
+def _test_columns(title: str) -> tuple[Column, ...]:
+    return (
+        *(Column("p", "p", title), Column("p_holm", "Holm", title, "p (Holm)")),
+        *(Column("sign_flip", "sign-flip", title, "p (sign-flip)"), Column("effect_size", "d", title)),
+    )
+
+
+def _test_cells(found: Paired | None, corrected: float | None, sign_flip: float | None = None) -> dict[str, Cell]:
+    return {
+        "p": Cell(found.p if found else None, "probability"),
+        "p_holm": Cell(corrected, "probability"),
+        "sign_flip": Cell(sign_flip, "probability"),
+        "effect_size": Cell(found.size if found else None, "effect"),
+    }
+
+
+# --- rows against the leading row -----------------------------------------------------------------------------------
 
 
 def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes: Notes) -> Table:
@@ -53,8 +94,27 @@ def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes:
         caption += f" {explain_bold(comparison.rows)}"
         if any(row.rival for row in comparison.rows):
             caption += " The leading row is tinted, or its name is bold."
-    rows = tuple(_result_rows(comparison, colours, notes))
-    return Table(name, _result_columns(comparison), rows, caption, small=True)
+    columns = [Column("n", "n")]
+    for metric, title in SHOWN.items():
+        published = any(row.published for row in comparison.rows)
+        columns.append(Column(metric, "ours", title, title) if published else Column(metric, title))
+        columns += [Column(f"paper_{metric}", "paper", title), Column(f"{metric}_minus_paper", "Δ", title)]
+    columns += make_columns({"last_f1": "F1, last round", "last_quarter_f1": "F1, last quarter"})
+    columns += make_columns({"averaged_accuracy": "Accuracy, averaged", "averaged_f1": "F1, averaged"})
+    columns += [Column("lead_minus_row_f1", "points", LEAD, "lead − row"), *_test_columns(LEAD)]
+    return _table(name, columns, _result_rows(comparison, colours, notes), caption)
+
+
+def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours: Colours) -> Table:
+    """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
+    titles = {"accuracy": "Accuracy", "f1": "Macro-F1", "paper_f1": "Macro-F1, paper", "f1_minus_paper": "Difference"}
+    rows = [
+        replace(row, block=words if len(cells) > 1 else "", lead=row.name == comparison.lead)
+        for words, comparison in cells
+        for row, compared in zip(_result_rows(comparison, colours, {}), comparison.rows, strict=True)
+        if compared.runs
+    ]
+    return replace(_table(name, make_columns(titles), rows), small=False)
 
 
 def _has_bold(comparison: ComparedGroup) -> bool:
@@ -62,176 +122,93 @@ def _has_bold(comparison: ComparedGroup) -> bool:
     return bool(comparison.contrasts) or any(row.rival for row in comparison.rows)
 
 
-def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours: Colours) -> Table:
-    """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
-    titles = {"accuracy": "Accuracy", "f1": "Macro-F1"}
-    if any(row.published for _, comparison in cells for row in comparison.rows):
-        titles |= {"paper_f1": "Macro-F1, paper", "f1_minus_paper": "Difference"}
-    rows = [
-        replace(row, block=words if len(cells) > 1 else "", lead=row.name == comparison.lead)
-        for words, comparison in cells
-        for row, compared in zip(_result_rows(comparison, colours, {}), comparison.rows, strict=True)
-        if compared.runs
-    ]
-    return Table(name, make_columns(titles), tuple(rows))
-
-
 def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Notes) -> list[Row]:
     rows, with_bold = comparison.rows, _has_bold(comparison)
     best = {key: best_rows(rows, *key, with_bold) for key in product(MOMENTS, SHOWN)}
     tested = any(row.rival for row in rows)
-    return [
-        Row(
-            row.name,
-            _result_cells(row, {key: marks[place] for key, marks in best.items()}),
-            colour=colours[row.name] if row.runs else None,
-            lead=tested and row.name == comparison.lead,
-            notes=tuple(sorted(notes[one] for one in row.deviations if one in notes)),
-        )
-        for place, row in enumerate(rows)
-    ]
+    lines = []
+    for place, row in enumerate(rows):
+        test, paper = row.tests.get("best"), row.published
+        found = test.paired if test else None
+        cells = {"n": Cell(len(row.runs), "count"), **_test_cells(found, test.corrected if test else None)}
+        cells["lead_minus_row_f1"] = Cell(found.mean if found else None, "points")
+        for (moment, metric), marks in best.items():
+            key = metric if moment == "best" else f"{moment}_{metric}"
+            cells[key] = score_cell(row.score(moment, metric), marks[place])
+        for metric in SHOWN:
+            cells[f"paper_{metric}"] = Cell(paper.mean[metric], "printed", paper.std[metric]) if paper else Cell(None)
+            cells[f"{metric}_minus_paper"] = Cell(row.minus_paper(metric), "points")
+        if not row.runs:
+            cells["accuracy"] = Cell(row.state, missing=True)
+        numbers = tuple(sorted(notes[one] for one in row.deviations if one in notes))
+        lead, colour = tested and row.name == comparison.lead, colours[row.name] if row.runs else None
+        lines.append(Row(row.name, cells, colour=colour, lead=lead, notes=numbers))
+    return lines
 
 
-def _result_columns(comparison: ComparedGroup) -> tuple[Column, ...]:
-    """Return the columns in which some row has a value, or will have one when its runs are finished."""
-    rows = comparison.rows
-    columns = [Column("n", "n")]
-    for metric, title in SHOWN.items():
-        if any(row.published for row in rows):
-            columns += [Column(metric, "ours", title, title), Column(f"paper_{metric}", "paper", title)]
-            columns.append(Column(f"{metric}_minus_paper", "Δ", title))
-        else:
-            columns.append(Column(metric, title))
-    columns += make_columns({"last_f1": "F1, last round", "last_quarter_f1": "F1, last quarter"})
-    if has_averaged_model(comparison.group):
-        columns += make_columns({"averaged_accuracy": "Accuracy, averaged", "averaged_f1": "F1, averaged"})
-    rivals = [row for row in rows if row.rival]
-    if any(len(row.runs) + len(row.missing) > 1 for row in rivals):
-        columns += [
-            Column(DIFFERENCE, "points", LEAD, "lead − row"),
-            *(Column("p", "p", LEAD), Column("p_holm", "Holm", LEAD, "p (Holm)"), Column("effect_size", "d", LEAD)),
-        ]
-    elif rivals:
-        columns.append(Column(DIFFERENCE, LEAD))
-    return tuple(columns)
-
-
-def _result_cells(row: ComparedRow, best: Mapping[tuple[str, str], bool]) -> dict[str, Cell]:
-    cells = {"n": Cell(len(row.runs), "count")}
-    for moment, metric in best:
-        key = metric if moment == "best" else f"{moment}_{metric}"
-        cells[key] = score_cell(row.score(moment, metric), best[moment, metric])
-    if not row.runs:
-        cells["accuracy"] = Cell(row.state, missing=True)
-    for metric in SHOWN:
-        paper = row.published
-        cells[f"paper_{metric}"] = Cell(paper.mean[metric], "printed", paper.std[metric]) if paper else Cell(None)
-        cells[f"{metric}_minus_paper"] = Cell(row.minus_paper(metric), "points")
-    test = row.tests.get("best")
-    found = test.paired if test else None
-    return cells | {
-        DIFFERENCE: Cell(found.mean if found else None, "points"),
-        "p": Cell(found.p if found else None, "probability"),
-        "p_holm": Cell(test.corrected if test else None, "probability"),
-        "effect_size": Cell(found.size if found else None, "effect"),
-    }
+# --- stated differences ---------------------------------------------------------------------------------------------
 
 
 def contrast_table(comparison: ComparedGroup, name: str) -> Table:
     """Return the stated differences at the endpoint and at the chosen round, with tests if the experiment has them."""
     stated = comparison.contrasts
-    tested, with_chosen = stated[0].tested, any(one.chosen for one in stated)
-    needed = {one.name: many for one in stated if (many := _seeds_needed(one))}
-    title, chosen = ENDPOINT_TITLES[stated[0].endpoint], ENDPOINT_TITLES["chosen"]
-    columns = [Column("n", "n"), *_interval_columns("endpoint", title)]
-    if tested:
-        columns += [
-            *(Column("p", "p", title), Column("holm", "Holm", title, "p (Holm)")),
-            *(Column("sign_flip", "sign-flip", title, "p (sign-flip)"), Column("size", "d", title)),
-        ]
-    columns += _interval_columns("chosen", chosen) if with_chosen else ()
-    columns += [Column("seeds", "Seeds needed")] if needed else []
+    title, tested = ENDPOINT_TITLES[stated[0].endpoint], stated[0].tested
+    columns = [Column("n", "n"), *_difference_columns("endpoint", title), *_test_columns(title)]
+    columns += [*_difference_columns("chosen", ENDPOINT_TITLES["chosen"]), Column("seeds", "Seeds needed")]
     lines = []
     for one in stated:
-        found = one.found
-        cells = {
-            "n": Cell(found.n if found else 0, "count"),
-            "p": Cell(found.p if found else None, "probability"),
-            "holm": Cell(one.corrected, "probability"),
-            "sign_flip": Cell(one.sign_flip, "probability"),
-            "size": Cell(found.size if found else None, "effect"),
-            "seeds": Cell(needed.get(one.name)),
-        }
-        for key, difference in (("endpoint", found), ("chosen", one.chosen)):
-            cells[key] = Cell(difference.mean if difference else None, "points")
-            cells[f"{key}_interval"] = Cell(format_interval(difference, points) if difference else NO_VALUE)
+        cells = {"n": Cell(one.found.n if one.found else 0, "count"), "seeds": Cell(_seeds_needed(one))}
+        cells |= _difference_cells("endpoint", one.found) | _difference_cells("chosen", one.chosen)
+        cells |= _test_cells(one.found, one.corrected, one.sign_flip) if tested else {}
         lines.append(Row(one.name, cells))
-    if tested:
-        caption = (
-            "Differences in macro-F1. p: two-sided paired t-test; Holm: this p after correction for all stated tests, "
-            "which decides; sign-flip: p of the exact test, at least 2/2ⁿ; d: mean divided by standard deviation."
-        )
-    else:
-        caption = "Differences in macro-F1, estimated and not tested."
-    if needed:
-        caption += " Seeds needed: how many would show a difference of this size with 80 % power."
-    return Table(name, tuple(columns), tuple(lines), caption, head="Difference", small=True)
+    caption = TESTED if tested else ESTIMATED
+    caption += SEEDS_NEEDED if any(line.cells["seeds"].value for line in lines) else ""
+    return _table(name, columns, lines, caption, "Difference")
+
+
+def _seeds_needed(contrast: Contrast) -> str | None:
+    """Return how many seeds would show the difference; None if its test or its interval already shows it."""
+    found, corrected = contrast.found, contrast.corrected
+    if found is None or (found.low > 0 if not contrast.tested else corrected is not None and corrected < LEVEL):
+        return None
+    return count_seeds_needed(found, contrast.tests) or None
 
 
 def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
     """Return the stated differences by other scores than the planned one; they are exploratory."""
-    by_name = {row.name: row for row in comparison.rows}
-    lines = []
-    for one in comparison.contrasts:
-        rows = (by_name[one.first], by_name[one.second])
-        cells = {"images": Cell(_difference_words(_over_images(one.found, rows, comparison.moment)))}
-        for moment, metric in OTHER_SCORES:
-            found = _at_all_seeds(one, *(row.by_seed(moment, metric) for row in rows))
-            cells[f"{moment} {metric}"] = Cell(_difference_words(found))
-        lines.append(Row(one.name, cells))
-    titles = {f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()}
-    columns = make_columns({"images": "Planned score, over seeds and images", **titles})
-    return Table(name, columns, tuple(lines), head="Difference", small=True)
-
-
-def _at_all_seeds(contrast: Contrast, x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
-    """Return x − y; None unless every seed of the stated difference has both, because runs that diverged have none."""
-    seeds = contrast.by_seed.keys()
-    return paired({seed: x[seed] for seed in seeds}, y) if seeds <= x.keys() & y.keys() else None
-
-
-def _over_images(found: Paired | None, rows: Sequence[ComparedRow], moment: str) -> Paired | None:
-    """Return a difference with an interval that also covers the choice of test images.
-
-    It is cautious: all seeds share the error of the images, and the errors of the two rows are independent.
-    """
-    if found is None:
-        return None
-    matrices = [[getattr(run.details.confusion, moment, None) for run in row.runs if run.details] for row in rows]
-    if not all(matrices) or any(matrix is None for some in matrices for matrix in some):
-        return None
-    errors = [np.mean([f1_error(np.array(matrix)) for matrix in some]) for some in matrices]
-    half = math.hypot(found.high - found.mean, *(Z * float(error) for error in errors))
-    return replace(found, low=found.mean - half, high=found.mean + half)
+    scores: dict[str, Difference] = {"Planned score, over seeds and images": partial(_over_images, comparison.moment)}
+    for (moment, metric), title in OTHER_SCORES.items():
+        scores[title] = partial(_at_all_seeds, partial(ComparedRow.by_seed, moment=moment, metric=metric))
+    return _differences(comparison, name, scores)
 
 
 def rounds_table(comparison: ComparedGroup, name: str) -> Table:
     """Return the stated differences in the averaged model's macro-F1 after each quarter of the rounds."""
-    by_name = {row.name: row for row in comparison.rows}
     planned = max(run.planned for run in comparison.group.runs)
     rounds = sorted({-(-planned * quarter // 4) for quarter in range(1, 5)})
-    lines = []
+    scores = {f"Round {number}": partial(_at_all_seeds, partial(_averaged_at, number)) for number in rounds}
+    return _differences(comparison, name, scores)
+
+
+def _differences(comparison: ComparedGroup, name: str, scores: Mapping[str, Difference]) -> Table:
+    """Return a table of the stated differences by several scores, each with its interval."""
+    rows, lines = {row.name: row for row in comparison.rows}, []
     for one in comparison.contrasts:
-        cells = {}
-        for number in rounds:
-            found = _at_all_seeds(one, *(_averaged_at(by_name[row], number) for row in (one.first, one.second)))
-            cells[str(number)] = Cell(_difference_words(found))
-        lines.append(Row(one.name, cells))
-    columns = tuple(Column(str(number), f"Round {number}") for number in rounds)
-    return Table(name, columns, tuple(lines), head="Difference", small=True)
+        found = {title: difference(one, rows[one.first], rows[one.second]) for title, difference in scores.items()}
+        words = {key: f"{points(d.mean)} ({format_interval(d, points)})" if d else None for key, d in found.items()}
+        lines.append(Row(one.name, {key: Cell(value) for key, value in words.items()}))
+    return _table(name, make_columns({title: title for title in scores}), lines, head="Difference")
 
 
-def _averaged_at(row: ComparedRow, number: int) -> dict[int, float]:
+def _at_all_seeds(
+    score: Callable[[ComparedRow], Mapping[int, float]], contrast: Contrast, first: ComparedRow, second: ComparedRow
+) -> Paired | None:
+    """Return first − second; None unless every seed of the stated difference has both: diverged runs have no scores."""
+    x, y, seeds = score(first), score(second), contrast.by_seed.keys()
+    return paired({seed: x[seed] for seed in seeds}, y) if seeds <= x.keys() & y.keys() else None
+
+
+def _averaged_at(number: int, row: ComparedRow) -> dict[int, float]:
     """Return the averaged model's macro-F1 after this round, by seed."""
     return {
         run.seed: score
@@ -240,6 +217,23 @@ def _averaged_at(row: ComparedRow, number: int) -> dict[int, float]:
         if one.round == number and one.averaged and one.averaged.test
         if (score := one.averaged.test[HEADLINE_METRIC]) is not None
     }
+
+
+def _over_images(moment: str, contrast: Contrast, *rows: ComparedRow) -> Paired | None:
+    """Return a difference with an interval that also covers the choice of test images.
+
+    It is cautious: all seeds share the error of the images, and the errors of the two rows are independent.
+    """
+    found = contrast.found
+    matrices = [[getattr(run.details.confusion, moment, None) for run in row.runs if run.details] for row in rows]
+    if found is None or not all(matrices) or any(matrix is None for some in matrices for matrix in some):
+        return None
+    errors = [np.mean([f1_error(np.array(matrix)) for matrix in some]) for some in matrices]
+    half = math.hypot(found.high - found.mean, *(Z * float(error) for error in errors))
+    return replace(found, low=found.mean - half, high=found.mean + half)
+
+
+# --- others ---------------------------------------------------------------------------------------------------------
 
 
 def endpoint_class_table(comparison: ComparedGroup, name: str) -> Table:
@@ -259,28 +253,12 @@ def endpoint_class_table(comparison: ComparedGroup, name: str) -> Table:
                 cells[f"{row} {metric}"] = score_cell(spread_or_none(values))
         lines.append(Row(class_name, cells))
     columns = [Column(f"{row} {m}", row, title, f"{title}, {row}") for m, title in metrics.items() for row in scores]
-    return Table(name, (Column("n", "n"), *columns), tuple(lines), head="Class", small=True)
-
-
-def _difference_words(found: Paired | None) -> str | None:
-    return f"{points(found.mean)} ({format_interval(found, points)})" if found else None
-
-
-def _seeds_needed(contrast: Contrast) -> str:
-    """Return how many seeds would show the difference; "" if its test or its interval already shows it."""
-    found, corrected = contrast.found, contrast.corrected
-    if found is None or (found.low > 0 if not contrast.tested else corrected is not None and corrected < LEVEL):
-        return ""
-    return count_seeds_needed(found, contrast.tests)
-
-
-def _interval_columns(key: str, title: str) -> tuple[Column, Column]:
-    return Column(key, "points", title, f"{title}, points"), Column(f"{key}_interval", "95 %", title, "95 % interval")
+    return _table(name, [Column("n", "n"), *columns], lines, head="Class")
 
 
 def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
     """Return what each row of a ladder has at the stated endpoint, its share of the lead's gain, and its time."""
-    base, lead = comparison.baseline, comparison.lead
+    base, lead = comparison.baseline.name, comparison.lead
     scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}
     lines, seeds = [], []
     for row in comparison.rows:
@@ -288,20 +266,17 @@ def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Tabl
         found = mean_with_interval(own)
         if found is None:
             continue
-        difference, share = None, None
-        if row is not base:
-            difference = paired(own, scores[base.name])
-            shared = sorted(own.keys() & scores[base.name].keys() & scores[lead].keys())
-            gain, whole = (sum(some[seed] - scores[base.name][seed] for seed in shared) for some in (own, scores[lead]))
-            if round(whole, 9) > 0:
-                share = gain / whole
-                seeds.append(len(shared))
+        share = None
+        shared = sorted(own.keys() & scores[base].keys() & scores[lead].keys())
+        gain, whole = (sum(some[seed] - scores[base][seed] for seed in shared) for some in (own, scores[lead]))
+        if row.name != base and round(whole, 9) > 0:
+            share = gain / whole
+            seeds.append(len(shared))
         cells = {
             "n": Cell(found.n, "count"),
             "f1": score_cell(spread(list(own.values()))),
             "interval": Cell(format_interval(found, percent)),
-            "minus": Cell(difference.mean if difference else None, "points"),
-            "minus_interval": Cell(format_interval(difference, points) if difference else NO_VALUE),
+            **_difference_cells("minus", paired(own, scores[base]) if row.name != base else None),
             "share": Cell(share, "percent"),
             "seconds": mean_cell([run.summary.seconds for run in row.runs if run.summary], "seconds"),
         }
@@ -309,43 +284,31 @@ def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Tabl
     shared_by = f", n = {format_range(min(seeds), max(seeds))}" if seeds else ""
     columns = (
         *make_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
-        *_interval_columns("minus", f"Minus {base.name}"),
+        *_difference_columns("minus", f"Minus {base}"),
         *make_columns({"share": f"% of the lead’s{shared_by}", "seconds": "Wall time of a run"}),
     )
     caption = "Macro-F1 in percent at the endpoint of the plan, mean ± std over n seeds, in the order of the plan."
-    caption += f" % of the lead’s: gain over {base.name} as a share of {lead}’s, over the seeds that all three have."
-    return Table(name, columns, tuple(lines), caption, head="Row", small=True)
+    caption += f" % of the lead’s: gain over {base} as a share of {lead}’s, over the seeds that all three have."
+    return _table(name, columns, lines, caption, "Row")
 
 
 def pooled_table(found: Mapping[str, tuple[int, Paired]], name: str) -> Table:
     """Return differences that are pooled over cells."""
     rows = [
-        Row(
-            words,
-            {
-                "cells": Cell(cells, "count"),
-                "clusters": Cell(pooled.n, "count"),
-                "difference": Cell(pooled.mean, "points"),
-                "interval": Cell(format_interval(pooled, points)),
-            },
-        )
+        Row(words, {"cells": Cell(cells, "count"), "n": Cell(pooled.n, "count"), **_difference_cells("mean", pooled)})
         for words, (cells, pooled) in found.items()
     ]
-    titles = {"cells": "Cells", "clusters": "Clusters", "difference": "Mean, points", "interval": "95 % interval"}
-    return Table(name, make_columns(titles), tuple(rows), head="Difference in macro-F1", small=True)
+    titles = {"cells": "Cells", "n": "Clusters", "mean": "Mean, points", "mean_interval": "95 % interval"}
+    return _table(name, make_columns(titles), rows, head="Difference in macro-F1")
 
 
 def search_table(outcome: Outcome, name: str) -> Table:
     """Return the combinations that were tried, and which one validation chose."""
     titles = {**{axis: axis for axis in outcome.axes}, "n": "n", "validation": "validation accuracy + macro-F1"}
-    columns = (*make_columns(titles), Column("chosen", "", text=True))
     rows = []
     for one in search(outcome):
         score = Cell(one.score.mean, "score", one.score.std) if one.score else Cell("not complete", missing=True)
-        cells = {
-            "n": Cell(one.score.n if one.score else 0, "count"),
-            "validation": score,
-            "chosen": Cell("chosen" if one.chosen else ""),
-        }
-        rows.append(Row(one.row, {axis: Cell(str(one.at[axis])) for axis in outcome.axes} | cells))
-    return Table(name, columns, tuple(rows), head="Row", small=True)
+        cells = {axis: Cell(str(one.at[axis])) for axis in outcome.axes}
+        cells |= {"n": Cell(one.score.n if one.score else 0, "count"), "validation": score}
+        rows.append(Row(one.row, cells | {"chosen": Cell("chosen" if one.chosen else "")}))
+    return _table(name, [*make_columns(titles), Column("chosen", "", text=True)], rows, head="Row")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.outcomes import Outcome, Unrecorded, hide_withheld, list_unrecorded, trials_of
+from fedbm.experiments.outcomes import Outcome, list_unrecorded
 from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
-from fedbm.experiments.trials import Trial
+from fedbm.experiments.trials import Trial, trials
 from fedbm.report import experiment_figures, experiment_tables, tables
 from fedbm.report.comparison import (
     MOMENTS,
@@ -28,7 +28,7 @@ from fedbm.report.glossary import reading
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
-from fedbm.report.verdicts import main_rivals, plain_verdict, planned_verdict, verdicts
+from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Paired
 from fedbm.utils.text import format_count
@@ -41,25 +41,26 @@ CONTRASTS = (
     "the mean with its 95 % interval, not corrected for the number of differences."
 )
 EXPLORATORY = (
-    "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds. The first interval "
-    "also covers the choice of test images, by a bootstrap of the confusion matrices. Intervals are not corrected for "
-    "the number of scores. Last round and last quarter: of the model itself; averaged: of the averaged model after the "
-    "last round. A dash: a seed has no such score, for instance because a run diverged. Then come differences in the "
-    "averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of each class at the planned "
-    "endpoint."
+    "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds; the first also "
+    "covers the choice of test images, by a bootstrap of the confusion matrices. Averaged: of the averaged model after "
+    "the last round. Then come the averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of "
+    "each class at the planned endpoint. Nothing is corrected for the number of scores. A dash: a seed has no score."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
-    "random numbers. So they form a cluster, which counts once with its mean over cells. The interval is a t-interval "
-    "over clusters. It does not cover the choice of test images, which all seeds of a data set share."
+    "images and random numbers. They form a cluster, which counts once with its mean. The t-interval over clusters "
+    "does not cover the choice of test images."
 )
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
     "mean, if all rows have the same seeds; tinted: the method under study. Macro-F1 counts rare classes as much as "
     "common ones."
 )
-
-DECIDED = "The planned comparison above decides this with {seeds} other seeds."
+DECIDED = "Where a comparison above was planned before its runs, that comparison decides."
+MISSING = (
+    "These runs are not part of any number above, except that a diverged run counts at a planned endpoint. A row "
+    "without seeds has no finished run."
+)
 SCORES = tuple(key for metric in tables.SHOWN for key in (metric, f"{metric}_std"))
 FIELDS = (
     *("experiment", "cell", "row", "round", "n"),
@@ -81,7 +82,7 @@ def experiments_report(
     planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
     unrecorded = [] if elsewhere is None else list_unrecorded(outcomes, elsewhere)
-    not_run = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
+    not_run = tuple(Finding(False, _describe_unrecorded(one), code=one.command) for one in unrecorded)
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
@@ -114,6 +115,11 @@ def _number_notes(found: Found) -> Notes:
         )
     )
     return {words: number for number, words in enumerate(notes, 1)}
+
+
+def _describe_unrecorded(outcome: Outcome) -> str:
+    runs = format_count(len(set(_run_names(outcome).values())), "run")
+    return f"{outcome.title.rstrip('?')}: {outcome.shows}. {runs} not run."
 
 
 def notes_of(outcome: Outcome) -> tuple[str, ...]:
@@ -159,30 +165,10 @@ def _summaries(found: Found) -> list[Section]:
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
         table = experiment_tables.summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
-        sentences = (
-            f"{words}: " * (len(cells) > 1) + " ".join((*plain_verdict(comparison), *_decided(one, comparison, found)))
-            for (words, comparison), (one, _) in zip(cells, comparisons, strict=True)
-        )
+        sentences = [f"{words}: " * (len(cells) > 1) + " ".join(plain_verdict(cell)) for words, cell in cells]
+        sentences += [DECIDED] if any(outcome.confirmatory for outcome, _ in found) else []
         sections.append(Section(data_title(data), note, (Text(tuple(sentences), "verdict"), table)))
     return sections
-
-
-def _decided(outcome: Outcome, comparison: ComparedGroup, found: Found) -> tuple[str, ...]:
-    """Name the planned test of the two rows of a plain verdict, with the same settings at other seeds; () without one.
-
-    An averaged model does not count as a setting, because it changes no other score.
-    """
-    pair = {comparison.lead, *(row.name for row in main_rivals(comparison)[-1:])}
-    seeds = {run.seed for run in comparison.group.runs}
-    settings = {**outcome.shared, **comparison.at, "server_average": None}
-    return tuple(
-        DECIDED.format(seeds=len(one.by_seed))
-        for plan, cells in found
-        for cell in cells
-        if {**plan.shared, **cell.at, "server_average": None} == settings
-        for one in cell.contrasts
-        if one.tested and one.found and {one.first, one.second} == pair and seeds.isdisjoint(one.by_seed)
-    )
 
 
 def _pooled(found: Found) -> list[Section]:
@@ -210,10 +196,9 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
+    summary = () if outcome.confirmatory else planned_verdict(found)
     if not outcome.confirmatory and (drawn := _drawn_contrasts(found)):
-        sentences = planned_verdict(found)
-        more = [Text(sentences, "verdict")] if sentences else []
-        blocks.append(Section(AS_PLANNED, CONTRASTS, (*more, *drawn), whole=True))
+        blocks.append(Section(AS_PLANNED, CONTRASTS, (Text(summary, "verdict"), *drawn), whole=True))
     if outcome.figure and (figures := experiment_figures.axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
@@ -222,16 +207,12 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
             "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
             "is chosen while a run of a combination is missing."
         )
-        table = experiment_tables.search_table(hide_withheld(outcome), f"{outcome.title}: search")
+        table = experiment_tables.search_table(outcome, f"{outcome.title}: search")
         blocks.append(Section("Chosen on validation", note, (table,)))
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     if missing := _missing(found, runs):
-        diverged = any(one.last is not None for comparison in found for row in comparison.rows for one in row.missing)
-        but = ", except at the planned endpoint, where diverged runs count as stated above" if diverged else ""
-        note = f"These runs are not part of any number above{but}. A row without seeds has no finished run."
-        blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
+        blocks.append(Section("What is missing", MISSING, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
-    summary = () if outcome.confirmatory else planned_verdict(found)
     return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
 
 
@@ -242,15 +223,14 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
     if not outcome.search and (sentences := tuple(verdicts(comparison))):
         blocks.append(Text(sentences, "verdict"))
     if detail != "none" and comparison.contrasts:
-        several = any(one.found is not None and one.found.n > 1 for one in comparison.contrasts)
-        if several or outcome.confirmatory:
+        if any(one.found for one in comparison.contrasts):
             blocks.append(experiment_tables.contrast_table(comparison, f"{name}, differences"))
         if outcome.confirmatory:
             blocks.append(Text((EXPLORATORY,), "more"))
             blocks.append(experiment_tables.other_scores_table(comparison, f"{name}, other scores"))
             blocks.append(experiment_tables.rounds_table(comparison, f"{name}, rounds"))
             blocks.append(experiment_tables.endpoint_class_table(comparison, f"{name}, classes"))
-        if several and comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
+        if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
             blocks.append(Figures({"Endpoint": [ladder]}))
             blocks.append(experiment_tables.ladder_table(comparison, f"{name}, endpoint", colours))
     elif detail != "none":
@@ -282,39 +262,35 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
     The name is the run's settings or, for an experiment that is not shipped, its id.
     """
     names = {r.key: (r.run.id if r.run else r.id) or repr(r.key) for r in outcome.results}
-    return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
+    if outcome.name in shipped_experiments():
+        seeds = sorted({result.seed for result in outcome.results})
+        names |= {t.key: repr(t.config) for t in trials(find_experiment(outcome.name), seeds, {}) if t.key in names}
+    return names
 
 
 def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Finding]:
     """Return each reason once, with the number of runs and their cells, rows and seeds."""
-    reasons: dict[tuple[str, str], dict[str, list[tuple[str, Trial]]]] = {}
+    reasons: dict[str, dict[str, list[tuple[str, Trial]]]] = {}
     seen: set[str] = set()
-    for comparison in found:
-        for row in comparison.rows:
-            for result in row.missing:
-                if runs[result.key] not in seen:
-                    seen.add(runs[result.key])
-                    cells = reasons.setdefault((result.state, result.why), {})
-                    cells.setdefault(comparison.title, []).append((row.name, result))
+    for comparison, result in [(cell, one) for cell in found for row in cell.rows for one in row.missing]:
+        if runs[result.key] not in seen:
+            seen.add(runs[result.key])
+            reason = f"{result.state}: {result.why}" if result.why else result.state
+            reasons.setdefault(reason, {}).setdefault(comparison.title, []).append((result.row, result))
     rows = {comparison.title: comparison.rows for comparison in found}
     findings = []
-    for (state, why), cells in reasons.items():
+    for reason, cells in reasons.items():
         items = tuple(f"{title}: {seeds_in_words(missing, rows[title])}" for title, missing in cells.items())
-        number = format_count(sum(map(len, cells.values())), "run")
-        be = "was" if number.startswith("1 ") else "were"
-        words = {"absent": "cannot be run here", "not run": f"{be} not run"}.get(state, state)
-        sentence = f"{number} {words}{f': {why}' if why else ''}."
-        if len(items) == 1:
-            findings.append(Finding(False, f"{sentence} {items[0]}."))
-        else:
-            findings.append(Finding(False, sentence, items))
+        sentence = f"{format_count(sum(map(len, cells.values())), 'run')} {reason}."
+        single = len(items) == 1
+        findings.append(Finding(False, f"{sentence} {items[0]}.") if single else Finding(False, sentence, items))
     return findings
 
 
 # --- numbers for programs --------------------------------------------------------------------------------------------
 
 
-def _data(found: Found, unrecorded: Sequence[Unrecorded]) -> list[dict[str, Any]]:
+def _data(found: Found, unrecorded: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return a line per experiment, cell, row and moment, and per stated contrast; missing rows have no numbers.
 
     Scores are shares of 1.
@@ -326,9 +302,7 @@ def _data(found: Found, unrecorded: Sequence[Unrecorded]) -> list[dict[str, Any]
         for comparison in comparisons:
             lines += [_row(outcome, comparison, row, moment) for row in comparison.rows for moment in moments]
             lines += [_contrast(outcome, comparison, contrast) for contrast in comparison.contrasts]
-    for one in unrecorded:
-        missing = {"missing": "not run", "missing_in_words": one.needs, "command": one.command}
-        lines.append({"experiment": one.name, **missing})
+    lines += [{"experiment": one.name, "missing": "not run", "command": one.command} for one in unrecorded]
     return lines
 
 

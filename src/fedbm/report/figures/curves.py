@@ -16,7 +16,7 @@ from fedbm.report.figures.axes import (
     round_ticks,
     value_range,
 )
-from fedbm.report.figures.labels import max_width, short_names, shorten_to_width, spread_labels
+from fedbm.report.figures.labels import max_width, shorten_to_width, spread_labels
 from fedbm.report.figures.palette import dash_pattern
 from fedbm.report.figures.svg import MUTED, WIDE, Drawing, Point, series
 from fedbm.utils.statistics import Spread, spread
@@ -136,7 +136,7 @@ def shared_plot(
     finished is thin, dashed and has no band, so that nobody takes it for a result.
     """
     lines = [curve for curve in curves if curve.stats]
-    names = short_names([line.label for line in lines])
+    names = [shorten_to_width(line.label, 0.38 * WIDE) for line in lines]
     low, high = value_range((value for line in lines for value in line.values), 0.04)
     heights = round_ticks(low, high, 6)
     left, right = max(40.0, 10 + max_width(heights.values())), WIDE - 26 - max_width(names)

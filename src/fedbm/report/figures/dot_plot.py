@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.report.figures.axes import Scale, draw_marks, draw_x_axis, fitting_ticks
-from fedbm.report.figures.labels import max_width, short_names, text_width
+from fedbm.report.figures.labels import max_width, shorten_to_width, text_width
 from fedbm.report.figures.palette import mark_shape
 from fedbm.report.figures.svg import INK, MUTED, PAPER, WIDE, Drawing, series
 from fedbm.utils.statistics import spread
@@ -43,7 +43,7 @@ def dot_plot(
 
     *zero* adds a line at zero, *bars* a bar from zero to each mean, *guides* dashed lines across all rows.
     """
-    names = short_names([row.label for row in rows], width)
+    names = [shorten_to_width(row.label, 0.38 * width) for row in rows]
     left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
     everything = [*([0.0] if zero or bars else []), *(value for row in rows for value in row.extent)]
     margin = 0.08 * (max(everything) - min(everything)) or 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedbm.report.figures.svg import SIZE, WIDE
+from fedbm.report.figures.svg import SIZE
 
 # Widths of letters in units of the font's size: the wider of Helvetica's and of DejaVu Sans's.
 WIDTHS = {
@@ -45,11 +45,6 @@ def shorten_to_width(text: str, room: float) -> str:
     while most > 3 and text_width(shorten(text, most)) > room:
         most -= 1
     return shorten(text, most)
-
-
-def short_names(labels: Sequence[str], width: float = WIDE) -> list[str]:
-    """Return labels that leave room for what they name in a figure of this width."""
-    return [shorten_to_width(label, 0.38 * width) for label in labels]
 
 
 def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
