@@ -14,6 +14,7 @@ Differs from the paper as printed: the factor τ of Eq. 4 and 5 follows the deri
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -172,15 +173,9 @@ def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
             f"{shape[0]} channels and this height and width"
         ) from error
     body.train(training)
-    is_tensor, length = isinstance(features, Tensor), getattr(body, "feature_dim", None)
-    if not (
-        is_tensor
-        and features.dtype == images.dtype
-        and features.ndim == 2
-        and len(features) == 2
-        and length in (None, features.shape[1])
-    ):
-        found = f"{features.dtype} {list(features.shape)}" if is_tensor else f"a {type(features).__name__}"
+    found = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+    length = getattr(body, "feature_dim", None)
+    if not re.fullmatch(rf"{images.dtype} \[2, {length or '[0-9]+'}\]", found):
         raise FedBMError(
             f"for 2 images, the body returned {found}, but it must return features, {images.dtype} "
             f"[2, {length or 'F'}]: nn.Flatten() at its end may help"
