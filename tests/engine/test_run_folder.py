@@ -180,9 +180,9 @@ def test_finding_a_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.toml").touch()
     assert find_run(tmp_path, "fedavg-c") == tmp_path / "fedavg-c-s0-cccd"  # whole words are preferred
-    with pytest.raises(FedBMError, match=r'"digits" matches 2 runs in .*: [^ ]*, [^ ]*\. Give more of the id'):
+    with pytest.raises(FedBMError, match=r'"digits" stands for several runs: [^ ]*, [^ ]*\. Give the folder'):
         find_run(tmp_path, "digits")
-    with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists the runs"):
+    with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists runs"):
         find_run(tmp_path, "ffff")
-    with pytest.raises(FedBMError, match=r" is a folder of \d runs\. Give one of them, such as .*fedavg-c"):
+    with pytest.raises(FedBMError, match=r" stands for several runs: .*fedavg-c"):
         find_run(tmp_path / "elsewhere", str(tmp_path))

@@ -151,8 +151,24 @@ class RoundLoop:
         notes = self._take_notes(round_)
         for note in notes:
             yield Event(round_, "evaluate", note=note)
-        clock.laps["checkpoint"] = self._checkpoint_seconds
-        yield from self._save(self._make_record(collected, losses, evaluation, notes, clock.laps))
+        seconds = {**clock.laps, "checkpoint": self._checkpoint_seconds}
+        scores: dict[str, Any] = {key: getattr(evaluation, key, None) for key in ("val", "test", "personal", "scored")}
+        averaged = evaluation.averaged if evaluation else None
+        record = RoundRecord(
+            round=round_,
+            lr=learning_rate(self.train, round_, 0),
+            selected=collected.selected,
+            loss=mean_losses(collected.clients),
+            clients=collected.clients,
+            dropped=collected.dropped,
+            generator={name: float(value) for name, value in losses.items()} or None,
+            **scores,
+            bytes=self.traffic,
+            notes=notes,
+            seconds={**seconds, "total": sum(seconds.values())},
+            averaged=AveragedScores(averaged.val, averaged.test, averaged.scored) if averaged else None,
+        )
+        yield from self._save(record)
 
     def _collect_enough(self, round_: int) -> Generator[Event | None, None, Collected]:
         """Repeat the exchange with the clients until there are enough usable updates."""
@@ -269,31 +285,6 @@ class RoundLoop:
         notes = tuple(self.notes)
         self.notes.clear()  # back ends append to this list
         return notes
-
-    def _make_record(
-        self,
-        done: Collected,
-        loss: State,
-        evaluation: Evaluation | None,
-        notes: tuple[str, ...],
-        laps: dict[str, float],
-    ) -> RoundRecord:
-        scores: dict[str, Any] = {key: getattr(evaluation, key, None) for key in ("val", "test", "personal", "scored")}
-        averaged = evaluation.averaged if evaluation else None
-        return RoundRecord(
-            round=done.round,
-            lr=learning_rate(self.train, done.round, 0),
-            selected=done.selected,
-            loss=mean_losses(done.clients),
-            clients=done.clients,
-            dropped=done.dropped,
-            generator={name: float(value) for name, value in loss.items()} or None,
-            **scores,
-            bytes=self.traffic,
-            notes=notes,
-            seconds={**laps, "total": sum(laps.values())},
-            averaged=AveragedScores(averaged.val, averaged.test, averaged.scored) if averaged else None,
-        )
 
     def _save(self, record: RoundRecord) -> Iterator[Event]:
         """Write the record, then a checkpoint if one is due or the run is stopped here."""

@@ -148,13 +148,7 @@ def find_run(out: Path, name: str) -> Path:
     found = [path for path in runs if path.name.startswith(f"{name}-")] or [path for path in runs if name in path.name]
     if len(found) == 1:
         return found[0]
-    if found:
-        names = shorten_list([path.name for path in found], 3)
-        raise FedBMError(
-            f'"{name}" matches {len(found)} runs in {out}: {names}. Give more of the id, or the folder of the run.'
-        )
-    if inside := _runs_in(Path(name)):
-        raise FedBMError(f"{name} is a folder of {len(inside)} runs. Give one of them, such as {inside[0]}.")
-    if Path(name).is_dir():
-        raise FedBMError(f"{name} contains neither runs nor records of experiments")
-    raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder; 'fedbm list {out}' lists the runs")
+    if several := found or _runs_in(Path(name)):
+        names = shorten_list([str(path) for path in several], 3)
+        raise FedBMError(f'"{name}" stands for several runs: {names}. Give the folder of one of them.')
+    raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder of a run; 'fedbm list {out}' lists runs")

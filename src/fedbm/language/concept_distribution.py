@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 
 from fedbm.data.catalog.entries import describe_wordless
 from fedbm.errors import FedBMError, shorten_list
@@ -30,8 +30,7 @@ from fedbm.utils.io import atomic_write
 
 FORMAT = 1
 MAX_COSINE = 0.95  # a classifier can hardly separate class means with a higher cosine
-MAX_NAMED = 5  # pairs or classes named in one sentence; the rest are counted
-NO_PROBLEM = "All concepts are well separated: no two are nearly equal, and every prompt is nearest to its own class."
+MAX_NAMED = 5  # pairs named in one sentence; the rest are counted
 JITTER = 0.01  # standard deviation of the isotropic part of a sample, so Σ + 1e-4 I
 
 
@@ -128,30 +127,20 @@ class ConceptDistribution:
 
     def describe_separability(self) -> list[str]:
         """Return the range of cosines, then a sentence for each kind of problem, or one that says there is none."""
-        classes, cosines, prompts = self.classes, self.similarity(), self.embeddings.shape[1]
-        pairs = [(float(cosines[i, j]), i, j) for i, j in combinations(range(len(classes)), 2)]
-        between = torch.tensor([cosine for cosine, _, _ in pairs])
+        classes, cosines = self.classes, self.similarity()
+        pairs = sorted(((float(cosines[i, j]), i, j) for i, j in combinations(range(len(classes)), 2)), reverse=True)
+        values = [cosine for cosine, _, _ in pairs]
         problems = []
-        if similar := [pair for pair in sorted(pairs, key=lambda pair: -pair[0]) if pair[0] > MAX_COSINE]:
-            named = [f'"{classes[i]}" and "{classes[j]}" ({cosine:.2f})' for cosine, i, j in similar]
+        if similar := [f'"{classes[i]}" and "{classes[j]}" ({c:.2f})' for c, i, j in pairs if c > MAX_COSINE]:
             problems.append(
-                f"The language model hardly distinguishes {shorten_list(named, MAX_NAMED)}; use texts that differ more."
-            )
-        misassigned = count_misassigned(self.embeddings)
-        if worst := [int(k) for k in misassigned.sum(dim=1).argsort(descending=True) if misassigned[k].any()]:
-            named = [
-                f'"{classes[k]}" ({int(misassigned[k].sum())} of {prompts} prompts, mostly '
-                f'"{classes[int(misassigned[k].argmax())]}")'
-                for k in worst
-            ]
-            problems.append(
-                f"Some prompts are nearer to another class than to their own: {shorten_list(named, MAX_NAMED)}."
+                f"The language model hardly distinguishes {shorten_list(similar, MAX_NAMED)}; use texts that differ "
+                "more."
             )
         problems += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in describe_wordless(classes, self.texts)]
         return [
-            f"The cosines between the means of the {len(classes)} concepts are {between.min():.2f} to "
-            f"{between.max():.2f}, {between.mean():.2f} on average.",
-            *(problems or [NO_PROBLEM]),
+            f"The cosines between the means of the {len(classes)} concepts are {values[-1]:.2f} to {values[0]:.2f}, "
+            f"{sum(values) / len(values):.2f} on average.",
+            *(problems or ["All concepts are well separated: no two are nearly equal."]),
         ]
 
     def keep_prompts(self, indices: Sequence[int]) -> ConceptDistribution:
@@ -207,22 +196,6 @@ class ConceptDistribution:
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise FedBMError(f"{path} is not a FedBM concept file, or it is damaged") from error
         raise FedBMError(f"{path} has another format than this version of FedBM reads; build the concepts again")
-
-
-def count_misassigned(embeddings: Tensor) -> Tensor:
-    """Count the prompts of class i that are nearest to the mean of class j ≠ i, [K,K].
-
-    A prompt does not count in the mean of its own class.
-    """
-    count, per_class, _ = embeddings.shape
-    means = embeddings.mean(dim=1)
-    distance = torch.cdist(embeddings, means.expand(count, -1, -1))  # [K,M,K]
-    own = torch.arange(count)
-    # Without prompt m the distance to the mean of its class is larger by a factor of exactly M / (M − 1).
-    distance[own, :, own] *= per_class / (per_class - 1)
-    nearest = distance.argmin(dim=2)  # [K,M]
-    hits = one_hot(nearest, count).sum(dim=1)
-    return hits.masked_fill(torch.eye(count, dtype=torch.bool), 0)
 
 
 def build_concepts(
