@@ -145,7 +145,7 @@ def test_a_lost_or_damaged_file_of_a_checkpoint_is_reported_before_a_round(
         path.unlink() if damage == "removed" else path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(FedBMError) as caught:
         play(plan)
-    assert str(caught.value).startswith(f"cannot resume from {folder}/{pattern.partition('*')[0]}")
+    assert str(caught.value).startswith(f"cannot read {folder}/{pattern.partition('*')[0]}")
     assert str(caught.value).endswith(f"; put the file back, or remove {folder} to start this run over")
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 2
 
