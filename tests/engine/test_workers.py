@@ -26,7 +26,7 @@ from whole_runs import assert_same_run, command, folder_of, plan_of, play, simul
 import fedbm
 from fedbm import FedBMError
 from fedbm.cli import main
-from fedbm.engine.clients import backends, worker_process
+from fedbm.engine.clients import backends
 from fedbm.engine.clients import worker_cohort as workers
 from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.clients.sequential import LocalCohort
@@ -100,7 +100,7 @@ class InThisProcess:
 
     def _serve(self, work: bytes) -> None:
         with self.turn, suppress(EOFError, OSError):
-            worker_process.serve(self, work)  # type: ignore[arg-type]
+            workers.serve(self, work)  # type: ignore[arg-type]
 
     def recv_bytes(self) -> bytes:
         self.turn.release()

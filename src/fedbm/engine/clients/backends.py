@@ -23,7 +23,7 @@ from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.clients.worker_cohort import WorkerCohort
 from fedbm.engine.local_training import plain_steps
-from fedbm.engine.round_loop import select_clients
+from fedbm.engine.round_loop import count_selected
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Steps, Task
@@ -74,8 +74,8 @@ def _make_plain_cohort(
         if engine.workers > 1:
             raise FedBMError(f"workers only apply to the CPU, but the device is {device}; remove workers")
         return LocalCohort(setup)
-    selected = select_clients(len(setup.clients), setup.train.participation, setup.task.seed, 1)
-    processes, threads = split_cores(engine.workers, len(selected))
+    selected = count_selected(len(setup.clients), setup.train.participation)
+    processes, threads = split_cores(engine.workers, selected)
     if processes == 1 or multiprocessing.current_process().daemon:  # those of a pool cannot start others
         return LocalCohort(setup)
     if not can_cross_processes(setup.method, setup.task):

@@ -4,17 +4,27 @@ A run uses as many cores as it has threads. P = min(cores, clients selected per 
 each, which is faster than one process with all threads. With workers = 0, clients are first trained in this process,
 also with ⌊cores/P⌋ threads, and processes start only if they save time. The result is the same bit for bit.
 
-The images are mapped from the prepared store. A client's state is read from the run's folder; the tensors of a round
-and the results pass through pipes. Large clients start first, and results are yielded in client order.
+The images are mapped from the prepared store. A client's state is read from the run's folder; everything else passes
+through a pipe. Large clients start first, and results are yielded in client order.
+
+    work      (LocalSetup without model and images, EngineOptions, path of the images as a .npy file)
+    order     (round, client, round of the client's saved state or None, received tensors or None if they are as before)
+    answer    (upload, new state of the client), or the error that stops the run
+
+Messages are pickled bytes: Connection.send() would put the tensors into shared memory, which can be small.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import os
 import pickle
 import shutil
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -29,9 +39,9 @@ from torch import nn
 
 from fedbm.config.options import EngineOptions
 from fedbm.engine.checkpoint import Progress
-from fedbm.engine.clients import worker_process
 from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_pieces
 from fedbm.engine.clients.sequential import LocalCohort
+from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Pieces, State, Upload
 from fedbm.utils.processes import start_process
@@ -102,7 +112,7 @@ class WorkerCohort(LocalCohort):
             setup = dataclasses.replace(self._setup, model=nn.Identity(), images=torch.empty(0), progress=Progress())
             work = pickle.dumps((setup, self._engine, images))
             for _ in range(self._processes):
-                process, pipe = start_process(worker_process.main, work, self._folder)
+                process, pipe = start_process(main, work, self._folder)
                 self._workers[pipe] = process
         except OSError as error:
             raise FedBMError(
@@ -163,3 +173,47 @@ def share_array(array: NDArray[np.uint8], spare: Path) -> Path:
                 return Path(array.filename)
     np.save(spare, array, allow_pickle=False)
     return spare
+
+
+def main(pipe: Connection, pickled_work: bytes, folder: Path) -> None:
+    """Serve the parent of this client process until it ends, then remove its temporary *folder*."""
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    with suppress(EOFError, OSError):  # the parent has ended
+        serve(pipe, pickled_work)
+
+
+def _end_with_parent(folder: Path) -> None:
+    """End this process when its parent has ended, even within a step."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def serve(pipe: Connection, pickled_work: bytes) -> None:
+    """Train one client per order, until the parent closes the pipe."""
+    try:
+        setup, engine, stored = pickle.loads(pickled_work)  # safe: it comes from the parent process, through its pipe
+        model, images = setup.method.model(setup.task), torch.from_numpy(np.load(stored, mmap_mode="c"))
+    except Exception as error:  # importing the user's modules can raise anything
+        problem = f"{type(error).__name__}: {error}"
+        pipe.send_bytes(pickle.dumps(FedBMError(f"a client process cannot start ({problem}); use workers = 1")))
+        return
+    cohort = LocalCohort(dataclasses.replace(setup, model=model, images=images))
+    received: State = {}
+    answer: tuple[Upload, State] | Exception
+    with numeric_settings(engine, setup.train.precision):
+        while True:
+            round_, client, state_round, changed = pickle.loads(pipe.recv_bytes())
+            received = changed or received
+            if state_round is not None:
+                setup.states.rounds[client] = state_round
+            try:
+                with explain_memory_errors(setup.labels.device):
+                    answer = cohort.train(round_, client, received)
+            except FedBMError as error:
+                answer = FedBMError(str(error))
+            except Exception:  # a mistake in a method: its author needs the traceback
+                answer = RuntimeError(f"in a client process:\n{traceback.format_exc()}")
+            pipe.send_bytes(pickle.dumps(answer))
