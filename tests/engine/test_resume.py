@@ -161,7 +161,7 @@ def test_a_lost_line_is_noticed(plan: Plan) -> None:
     folder = stop_after(3, plan)
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(lines[:1] + lines[2:]))
-    with pytest.raises(FedBMError, match=r"must contain rounds 1 to 3, .* but has 2 of them"):
+    with pytest.raises(FedBMError, match=r"must contain rounds 1 to 3, because the checkpoint"):
         play(plan)
 
 

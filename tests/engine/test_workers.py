@@ -203,7 +203,7 @@ def test_cores_are_shared_out(
     assert backends.split_cores(asked, selected) == expected
 
 
-def test_processes_start_on_their_own_if_they_save_time(
+def test_processes_start_on_their_own_for_a_long_run(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A short run stays in its process, a long run starts processes, and the result is the same."""
@@ -218,7 +218,7 @@ def test_processes_start_on_their_own_if_they_save_time(
     short = small_plan_of(tiny, tmp_path / "short", rounds=3)
     play(short)
     assert not started
-    monkeypatch.setattr(workers, "MIN_SECONDS_SAVED", 0.0)
+    monkeypatch.setattr(workers, "MIN_PIXEL_VALUES", 1000.0)
     long = small_plan_of(tiny, tmp_path / "long", rounds=3)
     play(long)
     assert len(started) == 2

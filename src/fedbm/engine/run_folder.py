@@ -83,38 +83,34 @@ class RunFolder:
     def cut_after(self, round_: int) -> None:
         """Remove the lines after *round_* and an incomplete last line; raise FedBMError if one before is missing."""
         path = self.path / "rounds.jsonl"
-        kept = [(text, record.round) for text, record in _read_lines(path) if record.round <= round_]
-        if [number for _, number in kept] != list(range(1, round_ + 1)):
+        kept = read_rounds(path)[:round_]
+        if [record.round for record in kept] != list(range(1, round_ + 1)):
             raise FedBMError(
-                f"{path} must contain rounds 1 to {round_}, because the checkpoint is of round {round_}, but has "
-                f"{len(kept)} of them. Restore the file, or remove {self.path} to start this run over."
+                f"{path} must contain rounds 1 to {round_}, because the checkpoint is of round {round_}. Restore the "
+                f"file, or remove {self.path} to start this run over."
             )
+        lines = path.read_bytes().split(b"\n")[:round_] if kept else []
         with atomic_write(path) as temporary:
-            temporary.write_bytes(b"".join(text + b"\n" for text, _ in kept))
+            temporary.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 def read_rounds(path: Path) -> tuple[RoundRecord, ...]:
     """Return the records of a rounds.jsonl; an incomplete last line, as an interrupted run leaves it, is ignored."""
-    return tuple(record for _, record in _read_lines(path))
-
-
-def _read_lines(path: Path) -> list[tuple[bytes, RoundRecord]]:
-    """Return the complete lines of a rounds.jsonl, each with its record."""
     try:
-        complete = path.read_bytes().rpartition(b"\n")[0]
+        complete = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
-        return []
+        return ()
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    lines = []
-    for number, text in enumerate(complete.split(b"\n") if complete else [], 1):
+    records = []
+    for number, text in enumerate(complete, 1):
         where, remedy = f"line {number} of {path} is damaged", f". Remove {path.parent} to start this run over."
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise FedBMError(f"{where}: {error}{remedy}") from error
-        lines.append((text, decode(RoundRecord, value, where, remedy)))
-    return lines
+        records.append(decode(RoundRecord, value, where, remedy))
+    return tuple(records)
 
 
 def replace_nonfinite(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Clients trained in parallel on a CPU, in processes that share the images.
 
 A run uses as many cores as it has threads. P = min(cores, clients selected per round) processes get ⌊cores/P⌋ threads
-each, which is faster than one process with all threads. With workers = 0, clients are first trained in this process,
-also with ⌊cores/P⌋ threads, and processes start only if they save time. The result is the same bit for bit.
+each, which is faster than one process with all threads. With workers = 0, a short run trains its clients in this
+process, also with ⌊cores/P⌋ threads. The result is the same bit for bit.
 
 The images are mapped from the prepared store. A client's state is read from the run's folder; everything else passes
 through a pipe. Large clients start first, and results are yielded in client order.
@@ -23,7 +23,6 @@ import pickle
 import shutil
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -46,7 +45,7 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Pieces, State, Upload
 from fedbm.utils.processes import start_process
 
-MIN_SECONDS_SAVED = 10.0  # processes start only if they save this; a start takes three seconds
+MIN_PIXEL_VALUES = 5e6  # in the images of all local steps; for fewer, processes do not save the time of their start
 MAX_CLIENTS_AHEAD = 2  # per process, of the first client without a result: bounds the results in memory
 
 
@@ -58,17 +57,27 @@ class WorkerCohort(LocalCohort):
         self._setup, self._engine, self._stored, self._processes = setup, engine, stored, processes
         self._folder: Path | None = None  # temporary files
         self._workers: dict[Connection, BaseProcess] = {}
-        self._measured: list[tuple[int, float]] = []  # samples and seconds of clients trained in this process
+        train, samples = setup.train, sum(len(own) for own in setup.clients)
+        passes = (train.rounds - setup.progress.round) * train.epochs * train.participation
+        self._is_short = not engine.workers and passes * samples * setup.images[0].numel() < MIN_PIXEL_VALUES
 
     def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
-        received, remaining = merge_pieces(pieces), list(clients)
-        while remaining and not self._workers:
-            if self._should_start(round_, remaining):
-                self._start()
-            else:
-                yield self._accept(round_, *self._train_here(round_, remaining.pop(0), received), pieces)
-        for trained in self._train_in_workers(round_, remaining, received):
+        if self._is_short:
+            yield from super().exchange(round_, clients, pieces)
+            return
+        if not self._workers:
+            self._start()
+        for trained in self._train_in_workers(round_, clients, merge_pieces(pieces)):
             yield None if trained is None else self._accept(round_, *trained, pieces)
+
+    def train(self, round_: int, client: int, received: State) -> tuple[Upload, State]:
+        """Train one client in this process, with as many threads as a client process has."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._engine.threads)
+        try:
+            return super().train(round_, client, received)
+        finally:
+            torch.set_num_threads(threads)
 
     def close(self) -> None:
         """End the processes and remove their files."""
@@ -79,30 +88,6 @@ class WorkerCohort(LocalCohort):
         self._workers.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _train_here(self, round_: int, client: int, received: State) -> tuple[Upload, State]:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self._engine.threads)
-        started = time.perf_counter()
-        try:
-            return self.train(round_, client, received)
-        finally:
-            torch.set_num_threads(threads)
-            self._measured.append((self._facts[client].n, time.perf_counter() - started))
-
-    def _should_start(self, round_: int, remaining: Sequence[int]) -> bool:
-        """Return whether processes were requested, or would save MIN_SECONDS_SAVED at the speed so far."""
-        if self._engine.workers:
-            return True
-        measured = self._measured[1:]  # the first client includes warming up
-        samples = sum(n for n, _ in measured)
-        if not samples:
-            return False
-        later_rounds = (self._train.rounds - round_) * self._train.participation
-        ahead = sum(self._facts[client].n for client in remaining)
-        ahead += int(later_rounds * sum(facts.n for facts in self._facts.values()))
-        seconds = ahead * sum(seconds for _, seconds in measured) / samples
-        return seconds * (1 - 1 / self._processes) > MIN_SECONDS_SAVED
 
     def _start(self) -> None:
         """Start the processes. Each one makes its own model and maps the images."""
