@@ -85,7 +85,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedBMError, match="has format 2; this version"):
         load_tensors(tmp_path / "a.safetensors")
     save_file(state(1), tmp_path / "a.safetensors", {"format": "1", "round": "{"})
-    with pytest.raises(FedBMError, match="its metadata is damaged"):
+    with pytest.raises(FedBMError, match="cannot read"):
         load_tensors(tmp_path / "a.safetensors")
 
 

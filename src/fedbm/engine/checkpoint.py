@@ -57,27 +57,22 @@ class Progress:
 def save_tensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
     """Write a safetensors file atomically, with a checksum of its tensors. Metadata values are stored as JSON."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    metadata = {**metadata, CHECKSUM_KEY: checksum(tensors)}
-    notes = {"format": str(FORMAT), **{key: json.dumps(value) for key, value in metadata.items()}}
+    notes = {"format": FORMAT, **metadata, CHECKSUM_KEY: checksum(tensors)}
     with atomic_write(path) as temporary:
-        temporary.write_bytes(save(tensors, notes))
+        temporary.write_bytes(save(tensors, {key: json.dumps(value) for key, value in notes.items()}))
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any]]:
     """Return the tensors and the metadata of a file. Raise FedBMError if the file is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            notes = dict(file.metadata() or {})
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError) as error:
+            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
+    except (OSError, SafetensorError, ValueError) as error:
         raise FedBMError(f"cannot read {path}: {error}") from error
-    if (form := notes.pop("format", "")) != str(FORMAT):
-        raise FedBMError(f"{path} has format {form or 'unknown'}; this version of fedbm reads format {FORMAT}")
-    try:
-        metadata = {key: json.loads(value) for key, value in notes.items()}
-    except ValueError as error:
-        raise FedBMError(f"cannot read {path}: its metadata is damaged ({error})") from error
-    if (written := metadata.pop(CHECKSUM_KEY, None)) is not None and written != checksum(state):
+    if (form := metadata.pop("format", "unknown")) != FORMAT:
+        raise FedBMError(f"{path} has format {form}; this version of fedbm reads format {FORMAT}")
+    if metadata.pop(CHECKSUM_KEY, None) not in (None, checksum(state)):
         raise FedBMError(f"cannot read {path}: the file is damaged, its checksum does not match")
     return {name: value.to(device) for name, value in state.items()}, metadata
 

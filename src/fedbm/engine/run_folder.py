@@ -21,7 +21,7 @@ from typing import Any
 
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError, shorten_list
-from fedbm.utils.io import atomic_write, cannot_write, lock_file
+from fedbm.utils.io import atomic_write, cannot_write, lock_file, make_folder
 from fedbm.utils.json_records import decode
 
 FORMAT = 1
@@ -44,12 +44,12 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder against other processes. The system releases the lock however this process ends."""
+        make_folder(self.path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = open(self.path / "lock", "a")  # noqa: SIM115 (held until the run ends)
+            handle = open(self.path / "lock", "a")  # noqa: SIM115 (closed below, when the run ends)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        try:
+        with handle:
             try:
                 lock_file(handle.fileno())
             except (BlockingIOError, PermissionError) as error:
@@ -60,8 +60,6 @@ class RunFolder:
                 with suppress(OSError):
                     leftover.unlink()
             yield
-        finally:
-            handle.close()
 
     def append(self, record: RoundRecord, has_average: bool = False) -> None:
         """Add a line to rounds.jsonl; only runs with an averaged model have the key `averaged`."""
