@@ -88,19 +88,19 @@ class InThisProcess:
     turn = threading.Lock()  # random numbers of the whole process are set and drawn by one at a time
     exitcode = 0
 
-    def __init__(self, pipe: Any, work: bytes) -> None:
+    def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._thread = threading.Thread(target=self._serve, args=(work,), daemon=True)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     @classmethod
-    def start(cls, target: Any, work: bytes, folder: Path) -> tuple[Any, Any]:
+    def start(cls, target: Any, folder: Path) -> tuple[Any, Any]:
         ours, theirs = multiprocessing.Pipe()
-        return cls(theirs, work), ours
+        return cls(theirs), ours
 
-    def _serve(self, work: bytes) -> None:
+    def _serve(self) -> None:
         with self.turn, suppress(EOFError, OSError):
-            workers.serve(self, work)  # type: ignore[arg-type]
+            workers.serve(self)  # type: ignore[arg-type]
 
     def recv_bytes(self) -> bytes:
         self.turn.release()

@@ -61,8 +61,9 @@ def check_body(name: str) -> None:
     try:
         import timm
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision is made for one build of PyTorch
+        problem = str(error).partition("\n")[0]
         raise FedBMError(
-            f"the body {name} needs timm, which cannot be imported ({str(error).splitlines()[0]}): pip install "
+            f"the body {name} needs timm, which cannot be imported ({problem}): pip install "
             f'"fedbm[timm]", with the build of torchvision that belongs to PyTorch {torch.__version__}'
         ) from error
     if not timm.is_model(model):  # in particular, it is not the address of a model to download

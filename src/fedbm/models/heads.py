@@ -168,9 +168,10 @@ def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
         with torch.no_grad():
             features: Tensor = body.eval()(images)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        problem = str(error).partition("\n")[0]
         raise FedBMError(
-            f"the body cannot read images of shape {shape} ({str(error).splitlines()[0]}): make it for "
-            f"{shape[0]} channels and this height and width"
+            f"the body cannot read images of shape {shape} ({problem}): make it for {shape[0]} channels and this "
+            "height and width"
         ) from error
     body.train(training)
     found = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__

@@ -97,8 +97,10 @@ class WorkerCohort(LocalCohort):
             setup = dataclasses.replace(self._setup, model=nn.Identity(), images=torch.empty(0), progress=Progress())
             work = pickle.dumps((setup, self._engine, images))
             for _ in range(self._processes):
-                process, pipe = start_process(main, work, self._folder)
+                process, pipe = start_process(main, self._folder)
                 self._workers[pipe] = process
+            for pipe in self._workers:
+                pipe.send_bytes(work)  # waits until the process has imported PyTorch
         except OSError as error:
             raise FedBMError(
                 f"client processes cannot be started: {error}; free some space, or use workers = 1"
@@ -160,11 +162,11 @@ def share_array(array: NDArray[np.uint8], spare: Path) -> Path:
     return spare
 
 
-def main(pipe: Connection, pickled_work: bytes, folder: Path) -> None:
+def main(pipe: Connection, folder: Path) -> None:
     """Serve the parent of this client process until it ends, then remove its temporary *folder*."""
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     with suppress(EOFError, OSError):  # the parent has ended
-        serve(pipe, pickled_work)
+        serve(pipe)
 
 
 def _end_with_parent(folder: Path) -> None:
@@ -176,10 +178,10 @@ def _end_with_parent(folder: Path) -> None:
     os._exit(0)
 
 
-def serve(pipe: Connection, pickled_work: bytes) -> None:
+def serve(pipe: Connection) -> None:
     """Train one client per order, until the parent closes the pipe."""
     try:
-        setup, engine, stored = pickle.loads(pickled_work)  # safe: it comes from the parent process, through its pipe
+        setup, engine, stored = pickle.loads(pipe.recv_bytes())  # safe: it comes from the parent process
         model, images = setup.method.model(setup.task), torch.from_numpy(np.load(stored, mmap_mode="c"))
     except Exception as error:  # importing the user's modules can raise anything
         problem = f"{type(error).__name__}: {error}"
@@ -191,7 +193,7 @@ def serve(pipe: Connection, pickled_work: bytes) -> None:
     with numeric_settings(engine, setup.train.precision):
         while True:
             round_, client, state_round, changed = pickle.loads(pipe.recv_bytes())
-            received = changed or received
+            received = received if changed is None else changed
             if state_round is not None:
                 setup.states.rounds[client] = state_round
             try:
