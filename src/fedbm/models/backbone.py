@@ -63,8 +63,8 @@ def check_body(name: str) -> None:
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision is made for one build of PyTorch
         problem = str(error).partition("\n")[0]
         raise FedBMError(
-            f"the body {name} needs timm, which cannot be imported ({problem}): pip install "
-            f'"fedbm[timm]", with the build of torchvision that belongs to PyTorch {torch.__version__}'
+            f"the body {name} needs timm, which cannot be imported ({problem}): "
+            f'pip install "fedbm[timm]", with the build of torchvision that belongs to PyTorch {torch.__version__}'
         ) from error
     if not timm.is_model(model):  # in particular, it is not the address of a model to download
         raise FedBMError(f'timm {timm.__version__} has no model "{model}"{did_you_mean(model, timm.list_models())}')
