@@ -85,7 +85,10 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("show", "the following arguments are required: run. See 'fedbm show --help'."),
         (["show", ""], "the name of the run is empty"),
         (["predict", "", "x.png"], "the name of the run is empty"),
-        ("show nothing", "there is no run \"nothing\" in runs and no such folder; 'fedbm list runs' lists the runs"),
+        (
+            "show nothing",
+            "there is no run \"nothing\" in runs and no such folder of a run; 'fedbm list runs' lists runs",
+        ),
         ("report", "there are no runs in runs to report on"),
         ("report nothing", 'there is no run "nothing" in runs'),
         ("predict nothing x.png", 'there is no run "nothing" in runs'),

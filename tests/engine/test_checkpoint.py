@@ -85,7 +85,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedBMError, match="has format 2; this version"):
         load_tensors(tmp_path / "a.safetensors")
     save_file(state(1), tmp_path / "a.safetensors", {"format": "1", "round": "{"})
-    with pytest.raises(FedBMError, match="its metadata is damaged"):
+    with pytest.raises(FedBMError, match="cannot read"):
         load_tensors(tmp_path / "a.safetensors")
 
 
@@ -158,10 +158,10 @@ def test_progress_returns_with_its_numbers_as_keys(tmp_path: Path) -> None:
 def test_a_missing_checkpoint_is_allowed_but_not_one_of_another_run(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, "me", "cpu") is None
     save_checkpoint(tmp_path, "other", state(1), Progress(1))
-    with pytest.raises(FedBMError, match="is not the checkpoint of me; remove it to start this run over"):
+    with pytest.raises(FedBMError, match="it is not the checkpoint of me; put the file back, or remove it"):
         load_checkpoint(tmp_path, "me", "cpu")
     save_tensors(tmp_path / "checkpoint.safetensors", state(1), {"run": "me"})  # a model, put in its place
-    with pytest.raises(FedBMError, match="is not the checkpoint of me"):
+    with pytest.raises(FedBMError, match="cannot resume from .*progress"):
         load_checkpoint(tmp_path, "me", "cpu")
 
 
@@ -171,7 +171,7 @@ def test_damaged_progress_is_refused(tmp_path: Path, key: str) -> None:
     progress = {**vars(Progress(1)), key + "?": 1}
     del progress[key]
     save_tensors(tmp_path / "checkpoint.safetensors", state(1), {"run": "me", "progress": progress})
-    with pytest.raises(FedBMError, match=r"cannot read .* its metadata is damaged .*; remove it to start this run"):
+    with pytest.raises(FedBMError, match=r"cannot resume from .*; put the file back, or remove it to start this run"):
         load_checkpoint(tmp_path, "me", "cpu")
 
 

@@ -128,12 +128,12 @@ def test_layers_by_name_and_by_share() -> None:
 @pytest.mark.parametrize(
     ("freeze", "sentence"),
     [
-        ("layre1", 'freeze: the body has no layer "layre1"'),
-        ("conv1,", 'freeze: the body has no layer ""; it has conv1, bn1, layer1, layer2, layer3 and layer4'),
-        ("2", 'freeze: the body has no layer "2"; it has conv1, bn1, layer1, layer2, layer3 and layer4. Use some of'),
-        ("conv", 'freeze: the body has no layer "conv" (did you mean "conv1"?); it has'),
-        ("1.5", "freeze must be a share above 0 and up to 1, or names of layers, not 1.5"),
-        ("0.0", "freeze must be a share above 0 and up to 1, or names of layers, not 0.0"),
+        ("layre1", 'freeze: "layre1" is neither a layer of the body'),
+        ("conv1,", 'freeze: "" is neither a layer of the body nor a share above 0 and up to 1. Layers: conv1, bn1, '),
+        ("2", 'freeze: "2" is neither a layer of the body nor a share above 0'),
+        ("conv", 'freeze: "conv" is neither a layer of the body (did you mean "conv1"?) nor'),
+        ("1.5", 'freeze: "1.5" is neither a layer of the body nor a share'),
+        ("0.0", 'freeze: "0.0" is neither a layer of the body nor a share'),
     ],
 )
 def test_mistakes(freeze: str, sentence: str) -> None:

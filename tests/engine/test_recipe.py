@@ -77,14 +77,14 @@ def test_only_methods_with_fedavgs_loss_smooth_labels(name: str) -> None:
 @pytest.fixture
 def rising_then_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation rises until round 2; the score depends on the round alone, so that a resumed run sees the same."""
-    monkeypatch.setattr(evaluate.RoundScorer, "_score", with_rank(evaluate.RoundScorer._score))
+    monkeypatch.setattr(evaluate, "_score", with_rank(evaluate._score))
     monkeypatch.setattr(round_record, "selection_score", lambda val: val["auc"])
 
 
 def with_rank(real: Any) -> Any:
-    def score(self: Any, averaged: Any = None) -> Any:
-        found = yield from real(self, averaged)
-        found.val["auc"] = min(self.round, 2) / 10
+    def score(loop: Any, round_: int, averaged: Any = None) -> Any:
+        found = yield from real(loop, round_, averaged)
+        found.val["auc"] = min(round_, 2) / 10
         return found
 
     return score

@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_lost(plan: Plan, unbroke
     with pytest.raises(FedBMError) as caught:
         play(plan)
     said = str(caught.value)
-    assert said.startswith(f"cannot read {checkpoint}: ")
+    assert said.startswith(f"cannot resume from {checkpoint}: ")
     assert said.endswith("; put the file back, or remove it to start this run over")
     assert "\n" not in said
     assert contents(folder) == before
@@ -161,7 +161,7 @@ def test_a_lost_line_is_noticed(plan: Plan) -> None:
     folder = stop_after(3, plan)
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(lines[:1] + lines[2:]))
-    with pytest.raises(FedBMError, match=r"must contain rounds 1 to 3, .* but has 2 of them"):
+    with pytest.raises(FedBMError, match=r"must contain rounds 1 to 3, because the checkpoint"):
         play(plan)
 
 
@@ -224,7 +224,7 @@ def test_too_little_memory(plan: Plan, unbroken: Path, error: Exception, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(FedBM, "loss", loss)
-        with pytest.raises(FedBMError, match="^the memory of cpu is too small; try a smaller batch, width or size$"):
+        with pytest.raises(FedBMError, match="^the memory of cpu is too small; try a smaller batch, width or size, or"):
             play(plan)
     play(plan)
     assert_same_run(folder, unbroken)

@@ -191,16 +191,15 @@ def test_central_training_loses_no_round(tmp_path):
 def test_a_run_in_which_all_clients_fail_stops(tmp_path):
     """Its clients are lost, so the run has not diverged."""
     with pytest.raises(
-        fedbm.FedBMError, match="no client sent a usable update .client .: no answer in time.*lower drop"
+        fedbm.FedBMError, match="no client sent a usable update .client .: no answer in time.*lower drop_rate"
     ) as caught:
         simulate(tmp_path, drop_rate=0.999999, rounds=1)
     assert not isinstance(caught.value, DivergenceError)
 
 
-@pytest.mark.parametrize(("options", "rates"), [({}, "lr"), ({"server_optimizer": "momentum"}, "lr or server_lr")])
-def test_a_run_in_which_all_updates_are_infinite_names_the_rates_to_lower(tmp_path, options, rates):
-    with pytest.raises(DivergenceError, match=f"no client sent a usable update.*; a lower {rates} may help$"):
-        simulate(tmp_path, lr=1e30, rounds=1, **options)
+def test_a_run_in_which_all_updates_are_infinite_stops(tmp_path):
+    with pytest.raises(DivergenceError, match="no client sent a usable update.*; a lower drop_rate, lr or server_lr"):
+        simulate(tmp_path, lr=1e30, rounds=1)
 
 
 @pytest.mark.parametrize(("method", "options"), [(FedProto, {}), (FedRep, {}), (FedRep, {"common_head": "vote"})])
@@ -226,24 +225,22 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
     run = simulate(tmp_path, Late(**options), participation=0.25, rounds=first + 1)
     assert [r["val"] is None for r in run.rounds] == [True] * (first - 1) + [False] * 2
     assert run.summary["best"]["round"] >= first
-    with pytest.raises(fedbm.FedBMError, match=f"round {first - 1}: .*no client sent a usable update"):
+    with pytest.raises(fedbm.FedBMError, match=f"round {first - 1}, .*no client sent a usable update"):
         simulate(tmp_path, Late(**options), participation=0.25, rounds=first - 1)
 
 
 def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp_path):
-    with pytest.raises(fedbm.FedBMError, match="round 10: in 10 consecutive rounds no client sent .*client"):
+    with pytest.raises(fedbm.FedBMError, match="round 10, 10 in a row: no client sent .*client"):
         simulate(tmp_path, spoilt("fedavg", (0, 1, 2, 3))(), rounds=12)
     [folder] = tmp_path.iterdir()
     assert not (folder / "summary.json").exists()
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 9
 
 
-@pytest.mark.parametrize(
-    ("rounds", "words"), [(1, "round 1: no client sent"), (3, "round 3: in 3 consecutive rounds no client")]
-)
-def test_a_short_run_without_one_usable_update_is_no_result(tmp_path, rounds, words):
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_short_run_without_one_usable_update_is_no_result(tmp_path, rounds):
     """Its score would be that of the model as it was made."""
-    with pytest.raises(DivergenceError, match=words):
+    with pytest.raises(DivergenceError, match=f"round {rounds}, {rounds} in a row: no client sent"):
         simulate(tmp_path, spoilt("fedavg", (0, 1, 2, 3))(), rounds=rounds)
     [folder] = tmp_path.iterdir()
     assert not (folder / "summary.json").exists()

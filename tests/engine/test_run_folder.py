@@ -100,7 +100,7 @@ def test_lines_after_the_checkpoint_are_cut(folder: RunFolder) -> None:
     ("change", "words"),
     [
         (lambda text: text.replace("null", "NaN", 1), "line 1 of .* is damaged: lr must be a number, not nan. Remove"),
-        (lambda text: text.splitlines(keepends=True)[0] + text, "must contain rounds 1 to 3, .* but has 4 of them"),
+        (lambda text: text.splitlines(keepends=True)[0] + text, "must contain rounds 1 to 3, because the checkpoint"),
     ],
 )
 def test_a_run_does_not_resume_after_damaged_lines(folder: RunFolder, change: Any, words: str) -> None:
@@ -114,7 +114,7 @@ def test_a_run_does_not_resume_after_damaged_lines(folder: RunFolder, change: An
 
 def test_lines_the_checkpoint_counts_on_must_be_there(folder: RunFolder) -> None:
     before = (folder.path / "rounds.jsonl").read_bytes()
-    with pytest.raises(FedBMError, match="must contain rounds 1 to 5, .* but has 3 of them"):
+    with pytest.raises(FedBMError, match="must contain rounds 1 to 5, because the checkpoint"):
         folder.cut_after(5)
     assert (folder.path / "rounds.jsonl").read_bytes() == before
 
@@ -180,9 +180,9 @@ def test_finding_a_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.toml").touch()
     assert find_run(tmp_path, "fedavg-c") == tmp_path / "fedavg-c-s0-cccd"  # whole words are preferred
-    with pytest.raises(FedBMError, match=r'"digits" matches 2 runs in .*: [^ ]*, [^ ]*\. Give more of the id'):
+    with pytest.raises(FedBMError, match=r'"digits" stands for several runs: [^ ]*, [^ ]*\. Give the folder'):
         find_run(tmp_path, "digits")
-    with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists the runs"):
+    with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists runs"):
         find_run(tmp_path, "ffff")
-    with pytest.raises(FedBMError, match=r" is a folder of \d runs\. Give one of them, such as .*fedavg-c"):
+    with pytest.raises(FedBMError, match=r" stands for several runs: .*fedavg-c"):
         find_run(tmp_path / "elsewhere", str(tmp_path))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
-import pickle
-import queue
 import signal
 import subprocess
 import sys
@@ -14,13 +13,12 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from forking import start_command, start_program
+from forking import start_command
 from small import TinyBody
 from torch import nn
 from whole_runs import assert_same_run, command, folder_of, plan_of, play, simulation, small_plan_of, stop_after
@@ -28,11 +26,11 @@ from whole_runs import assert_same_run, command, folder_of, plan_of, play, simul
 import fedbm
 from fedbm import FedBMError
 from fedbm.cli import main
-from fedbm.engine.clients import backends, worker_process
+from fedbm.engine.clients import backends
 from fedbm.engine.clients import worker_cohort as workers
 from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.clients.sequential import LocalCohort
-from fedbm.engine.clients.worker_process import read_states, write_states
+from fedbm.engine.round_loop import Event
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
 
@@ -84,57 +82,43 @@ def pair(settings: dict[str, Any], tmp_path: Path, **more: Any) -> tuple[Path, P
     return folders[0], folders[1]
 
 
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """Fork client processes from this one, and list them."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        started.append(start_program(command, **options))
-        return started[-1]
-
-    monkeypatch.setattr(workers, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
-    return started
-
-
-def running(processes: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
-    return [process for process in processes if process.poll() is None]
-
-
 class InThisProcess:
-    """A client process's work done by a thread: what crosses is pickled, written and read as between processes."""
+    """A client process's work done by a thread: what crosses is pickled as between processes."""
 
     turn = threading.Lock()  # random numbers of the whole process are set and drawn by one at a time
+    exitcode = 0
 
-    def __init__(self, work: bytes, news: Any) -> None:
-        self._orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._news = news
-        threading.Thread(target=self._serve, args=(pickle.loads(work),), daemon=True).start()
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
-    def _serve(self, work: Any) -> None:
-        with self.turn, suppress(json.JSONDecodeError):  # an empty line ends it
-            worker_process.serve(work, self, self)  # type: ignore[arg-type]
+    @classmethod
+    def start(cls, target: Any, folder: Path) -> tuple[Any, Any]:
+        ours, theirs = multiprocessing.Pipe()
+        return cls(theirs), ours
 
-    def get(self) -> bytes:
+    def _serve(self) -> None:
+        with self.turn, suppress(EOFError, OSError):
+            workers.serve(self)  # type: ignore[arg-type]
+
+    def recv_bytes(self) -> bytes:
         self.turn.release()
-        order = self._orders.get()
-        self.turn.acquire()
-        return order
+        try:
+            return bytes(self._pipe.recv_bytes())
+        finally:
+            self.turn.acquire()
 
-    def write(self, line: str) -> None:
-        self._news.put((self, line.encode()))
+    def send_bytes(self, answer: bytes) -> None:
+        self._pipe.send_bytes(answer)
 
-    def flush(self) -> None:
+    def kill(self) -> None:
         pass
 
-    def send(self, **order: Any) -> None:
-        self._orders.put(json.dumps(order).encode())
-
-    def end(self) -> None:
-        self._orders.put(b"")
+    def join(self) -> None:
+        self._thread.join()
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "central"])
 def test_equal_to_the_reference(
     method: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,7 +128,7 @@ def test_equal_to_the_reference(
     The processes are real for FedBM, with its generator and kept momentum.
     """
     if method != "fedbm":
-        monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+        monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     settings = tiny_fedbm if method == "fedbm" else {**tiny, "method": method}
     settings = settings | ({"concept_file": tiny_fedbm["concept_file"]} if method == "fedglcl" else {})
     settings = settings | ({"optimizer": "adam", "lr": 0.001} if method in ("fedavg", "fedrep") else {})
@@ -155,7 +139,7 @@ def test_equal_to_the_reference_with_frozen_batch_norm(
     tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with generated images in the statistics alone; BatchNorm is frozen after the second of three rounds."""
-    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     more = {"pseudo_in": "statistics", "freeze_batchnorm_after": 2, "keep_optimizer": True}
     assert_same_run(*pair(tiny_fedbm, tmp_path, **more, clients=5, participation=0.7, rounds=3, beta=0.5))
 
@@ -163,7 +147,7 @@ def test_equal_to_the_reference_with_frozen_batch_norm(
 def test_equal_to_the_reference_with_lost_updates(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     more = {"method": "scaffold", "drop_rate": 0.4, "clients": 5, "participation": 1.0, "beta": 0.5}
     plain, parallel = pair(tiny, tmp_path, **more)
     assert any(json.loads(line)["dropped"] for line in (plain / "rounds.jsonl").read_text().splitlines())
@@ -171,7 +155,7 @@ def test_equal_to_the_reference_with_lost_updates(
 
 
 def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     one, many = (
         small_plan_of(tiny, tmp_path / str(n), workers=n, clients=2, participation=1.0, rounds=2) for n in (1, 9)
     )
@@ -184,13 +168,13 @@ def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path, monke
 def test_one_client_needs_no_process(
     settings: dict[str, Any], tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "ClientProcess", None)
+    monkeypatch.setattr(workers, "start_process", None)
     play(small_plan_of({**tiny, **settings}, tmp_path, workers=4, rounds=1))
 
 
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results stay in client order if only the first two remaining clients may be in training."""
-    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     monkeypatch.setattr(workers, "MAX_CLIENTS_AHEAD", 1)
     assert_same_run(*pair(tiny, tmp_path, clients=12, participation=1.0, rounds=2, beta=0.5))
 
@@ -219,7 +203,7 @@ def test_cores_are_shared_out(
     assert backends.split_cores(asked, selected) == expected
 
 
-def test_processes_start_on_their_own_if_they_save_time(
+def test_processes_start_on_their_own_for_a_long_run(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A short run stays in its process, a long run starts processes, and the result is the same."""
@@ -227,14 +211,14 @@ def test_processes_start_on_their_own_if_they_save_time(
 
     def counted(*arguments: Any) -> Any:
         started.append(arguments)
-        return InThisProcess(*arguments)
+        return InThisProcess.start(*arguments)
 
-    monkeypatch.setattr(workers, "ClientProcess", counted)
+    monkeypatch.setattr(workers, "start_process", counted)
     monkeypatch.setattr(backends, "split_cores", lambda asked, selected: (2, 1))
     short = small_plan_of(tiny, tmp_path / "short", rounds=3)
     play(short)
     assert not started
-    monkeypatch.setattr(workers, "MIN_SECONDS_SAVED", 0.0)
+    monkeypatch.setattr(workers, "MIN_PIXEL_VALUES", 1000.0)
     long = small_plan_of(tiny, tmp_path / "long", rounds=3)
     play(long)
     assert len(started) == 2
@@ -269,14 +253,14 @@ def test_a_data_set_in_memory_with_a_custom_method_and_body(tmp_path: Path, capf
         for n in (1, 2)
     ]
     assert_same_run(*(run.path for run in runs))
-    assert "disturbs nobody" in capfd.readouterr().err
+    assert "disturbs nobody" in capfd.readouterr().out
 
 
 def test_the_store_is_mapped_and_what_was_changed_in_memory_is_not_read_from_it(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", np.arange(600, dtype=np.uint8).reshape(300, 2))
     spare = tmp_path / "spare.npy"
     stored = np.load(tmp_path / "images.npy", mmap_mode="c")
-    assert worker_process.share_array(stored, spare) == tmp_path / "images.npy"
+    assert workers.share_array(stored, spare) == tmp_path / "images.npy"
     assert not spare.exists()
     stored[299, 1] += 1
     raw = np.memmap(tmp_path / "raw", np.uint8, "w+", shape=(4, 2))
@@ -285,7 +269,7 @@ def test_the_store_is_mapped_and_what_was_changed_in_memory_is_not_read_from_it(
     np.save(tmp_path / "bits.npy", np.eye(4, 2, dtype=bool))
     bits = np.load(tmp_path / "bits.npy", mmap_mode="c").view(np.uint8)
     for array in (stored, stored[10:], np.load(tmp_path / "images.npy", mmap_mode="c")[5:], raw, zipped, bits):
-        assert worker_process.share_array(array, spare) == spare
+        assert workers.share_array(array, spare) == spare
         assert np.array_equal(np.load(spare), array)
         assert np.load(spare).dtype == np.uint8
 
@@ -304,10 +288,9 @@ def test_objects_that_cannot_be_pickled_are_trained_in_this_process(
     assert len(run.rounds) == 4
 
 
-def test_objects_that_cannot_be_unpickled_are_trained_in_this_process(
+def test_objects_that_another_process_cannot_import(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module that this process can import and others cannot is found out when they try."""
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / "passing.py").write_text("from small import TinyBody as Base\nclass Body(Base):\n    pass\n")
@@ -315,23 +298,8 @@ def test_objects_that_cannot_be_unpickled_are_trained_in_this_process(
         patch.syspath_prepend(str(folder))
         import passing  # type: ignore[import-not-found]
     settings = {key: value for key, value in tiny.items() if key not in ("data", "width", "method")}
-    runs = []
-    for n in (1, 2):
-        more = {"workers": n, "out": tmp_path / str(n), **settings}
-        runs.append(fedbm.simulate(tiny["data"], method="fedavg", body=passing.Body, **more))
-    assert "ModuleNotFoundError: No module named 'passing'" in runs[1].rounds[0]["notes"][0]
-    assert_same_run(runs[0].path, runs[1].path)
-
-
-def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> None:
-    base = torch.arange(6.0)
-    state = {"z": base, "a": base.view(2, 3).T, "m": torch.tensor(3), "empty": torch.zeros(0)}
-    write_states(tmp_path / "state", state, {}, {"z": base})
-    found, empty, third = read_states(tmp_path / "state")
-    assert list(found) == list(state)
-    assert all(torch.equal(found[name], value) for name, value in state.items())
-    assert not empty
-    assert torch.equal(third["z"], base)
+    with pytest.raises(FedBMError, match="cannot start .ModuleNotFoundError: No module named 'passing'.; use workers"):
+        fedbm.simulate(tiny["data"], method="fedavg", body=passing.Body, workers=2, out=tmp_path, **settings)
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -340,13 +308,13 @@ def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> 
 def test_a_mistake_in_a_method_shows_its_traceback(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     with pytest.raises(RuntimeError, match=r"(?s)in a client process:.*KeyError: 'body.nowhere'"):
         play(small_plan_of(tiny, tmp_path, own=Careless(), workers=2))
 
 
 def test_a_sentence_crosses_as_it_is(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     with pytest.raises(FedBMError, match="BatchNorm cannot normalise one value: use a larger batch or size"):
         play(plan_of(tiny, tmp_path, workers=2, batch=1))
 
@@ -355,7 +323,7 @@ def test_an_update_that_is_not_finite_is_dropped_with_the_same_reason(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several tensors that are not finite the same one is named: names keep their order on the way."""
-    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    monkeypatch.setattr(workers, "start_process", InThisProcess.start)
     left, right = pair(tiny, tmp_path, own=Poisoned(), rounds=1, participation=1.0)
     assert_same_run(left, right)
     assert '"dropped": [{"client": 1, "reason": "head.weight is not finite"}]' in (right / "rounds.jsonl").read_text()
@@ -367,30 +335,35 @@ def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
     unbroken: Path,
     tiny_fedbm: dict[str, Any],
     tmp_path: Path,
-    forked: list[subprocess.Popen[bytes]],
 ) -> None:
     broken = small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
     assert broken.id == plan.id
     rounds = simulation.run(broken)
     for event in rounds:
         if event.record is not None and event.round == 2:
-            running(forked)[0].kill()
+            multiprocessing.active_children()[0].kill()
             break
-    with pytest.raises(FedBMError, match=r"was ended by signal 9.*resume from the last checkpoint$"):
+    with pytest.raises(FedBMError, match=r"ended with status -9.*resume from the last checkpoint\.$"):
         list(rounds)
-    assert not running(forked)
+    assert not multiprocessing.active_children()
     assert play(plan)[0].round == 3
     assert_same_run(folder_of(plan), unbroken)
 
 
 def test_stopped_and_resumed_with_other_numbers_of_processes(
-    unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path, forked: list[subprocess.Popen[bytes]]
+    unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:
     stop_after(1, small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
     several = small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
-    play(several, until=lambda event: event.round == 3 and event.phase == "train" and event.done == 1)
-    assert len(forked) == 2
-    assert not running(forked)
+    found = []
+
+    def in_third_round(event: Event) -> bool:
+        found[:] = multiprocessing.active_children()
+        return event.round == 3 and event.phase == "train" and event.done == 1
+
+    play(several, until=in_third_round)
+    assert len(found) == 2
+    assert not multiprocessing.active_children()
     play(small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
     assert_same_run(folder_of(several), unbroken)
 
@@ -407,7 +380,6 @@ def gone(processes: list[int]) -> bool:
 @posix
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here to see processes in")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.usefixtures("forked")
 def test_no_process_outlives_its_parent(
     number: int, tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,22 +392,13 @@ def test_no_process_outlives_its_parent(
     assert any("round 2/" in line for line in process.stdout)
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     assert len(found) == 2
-    os.killpg(process.pid, number)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, err = process.communicate()
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert err == "fedbm: interrupted; run the same command again to continue\n"
     assert gone([int(word) for word in found])
     assert not list((tmp_path / "shared").glob("fedbm-*"))
-
-
-def test_a_reply_to_a_parent_that_has_ended_prints_no_traceback() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    replies = os.fdopen(writing, "w")
-    worker_process.reply(replies, client=1)
-    with pytest.raises(BrokenPipeError):
-        replies.close()
 
 
 def test_workers_are_for_a_cpu() -> None:

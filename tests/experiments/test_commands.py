@@ -215,7 +215,7 @@ def test_a_folder_of_runs_means_all_of_them(
     (tmp_path / "empty").mkdir()
     capsys.readouterr()
     assert main(["report", "empty"]) == 2
-    assert "empty contains neither runs nor records of experiments" in one_sentence(capsys.readouterr().err)
+    assert "and no such folder of a run" in one_sentence(capsys.readouterr().err)
 
 
 def test_a_plan_counts_a_run_of_two_cells_once(

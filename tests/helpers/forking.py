@@ -30,13 +30,6 @@ def start_command(words: Sequence[str], **options: Any) -> Any:
     return _fork([sys.executable, "-m", "fedbm", *words], run, options)
 
 
-def start_program(command: Sequence[str], **options: Any) -> Any:
-    """Start `python -c PROGRAM`, as subprocess.Popen does."""
-    python, flag, program = command
-    assert (python, flag) == (sys.executable, "-c")
-    return _fork(command, lambda: exec(program, {"__name__": "__main__"}), options)
-
-
 def _fork(command: Sequence[str], run: Callable[[], Any], options: Mapping[str, Any]) -> Any:
     return subprocess.Popen(command, preexec_fn=lambda: _execute(run), **options)
 

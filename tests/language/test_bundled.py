@@ -10,7 +10,7 @@ from bundle_concepts import bundle, entries_to_bundle
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.language.bundled import bundled_names, find_bundled, load_bundled
-from fedbm.language.concept_distribution import ConceptDistribution, count_misassigned
+from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.language.prompts import make_prompts
 
 MINILM = Path(__file__).resolve().parents[2] / ".." / "shared" / "models" / "all-MiniLM-L6-v2"
@@ -51,7 +51,6 @@ def test_bundled_concepts_are_well_separated(name: str) -> None:
     bundled = load(name)
     between = bundled.similarity().fill_diagonal_(-1)
     assert float(between.max()) < (0.87 if name == "femnist" else 0.99)  # upper and lower case letters differ, too
-    assert int(count_misassigned(bundled.embeddings).sum()) == 0
     assert "All concepts are well separated" in bundled.describe_separability()[1]
 
 

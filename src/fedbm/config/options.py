@@ -394,7 +394,7 @@ class EngineOptions:
     )
     workers: int = option(
         0,
-        "processes that train clients on a CPU; 0: one per core if that saves time, 1: only this process",
+        "processes that train clients on a CPU; 0: one per core unless the run is short, 1: only this process",
         least=0,
         most=1024,
     )

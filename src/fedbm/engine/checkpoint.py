@@ -57,37 +57,32 @@ class Progress:
 def save_tensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
     """Write a safetensors file atomically, with a checksum of its tensors. Metadata values are stored as JSON."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    metadata = {**metadata, CHECKSUM_KEY: checksum(tensors)}
-    notes = {"format": str(FORMAT), **{key: json.dumps(value) for key, value in metadata.items()}}
+    notes = {"format": FORMAT, **metadata, CHECKSUM_KEY: checksum(tensors)}
     with atomic_write(path) as temporary:
-        temporary.write_bytes(save(tensors, notes))
+        temporary.write_bytes(save(tensors, {key: json.dumps(value) for key, value in notes.items()}))
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any]]:
     """Return the tensors and the metadata of a file. Raise FedBMError if the file is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            notes = dict(file.metadata() or {})
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError) as error:
+            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
+    except (OSError, SafetensorError, ValueError) as error:
         raise FedBMError(f"cannot read {path}: {error}") from error
-    if (form := notes.pop("format", "")) != str(FORMAT):
-        raise FedBMError(f"{path} has format {form or 'unknown'}; this version of fedbm reads format {FORMAT}")
-    try:
-        metadata = {key: json.loads(value) for key, value in notes.items()}
-    except ValueError as error:
-        raise FedBMError(f"cannot read {path}: its metadata is damaged ({error})") from error
-    if (written := metadata.pop(CHECKSUM_KEY, None)) is not None and written != checksum(state):
+    if (form := metadata.pop("format", "unknown")) != FORMAT:
+        raise FedBMError(f"{path} has format {form}; this version of fedbm reads format {FORMAT}")
+    if metadata.pop(CHECKSUM_KEY, None) not in (None, checksum(state)):
         raise FedBMError(f"cannot read {path}: the file is damaged, its checksum does not match")
     return {name: value.to(device) for name, value in state.items()}, metadata
 
 
-def _load_saved(path: Path, device: torch.device | str, remove: object) -> tuple[State, dict[str, Any]]:
-    """Return load_tensors() of a file that an unfinished run needs; without *remove* the run starts over."""
+def _load_saved(path: Path, device: torch.device | str, folder: Path) -> State:
+    """Return the tensors of a file that the unfinished run in *folder* needs."""
     try:
-        return load_tensors(path, device)
+        return load_tensors(path, device)[0]
     except FedBMError as error:
-        raise FedBMError(f"{error}; put the file back, or remove {remove} to start this run over") from error
+        raise FedBMError(f"{error}; put the file back, or remove {folder} to start this run over") from error
 
 
 def checksum(state: State) -> int:
@@ -123,7 +118,7 @@ class ClientStates(Mapping[int, State]):
         """Return a client's state with the tensors of the optimiser."""
         if client in self._cached:
             return {name: value.clone() for name, value in self._cached[client].items()}  # the caller may change them
-        return _load_saved(self._path(client, self.rounds[client]), self._device, self._folder.parent)[0]
+        return _load_saved(self._path(client, self.rounds[client]), self._device, self._folder.parent)
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.rounds))
@@ -189,19 +184,21 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return None
-    server, notes = _load_saved(path, device, "it")
-    if notes.get("run") != run_id or "progress" not in notes:
-        raise FedBMError(f"{path} is not the checkpoint of {run_id}; remove it to start this run over")
-    values, remedy = notes["progress"], "; remove it to start this run over"
     try:
+        server, notes = load_tensors(path, device)
+        if notes.get("run") != run_id:
+            raise FedBMError(f"it is not the checkpoint of {run_id}")
+        values = notes["progress"]
         for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
             values[name] = {int(number): value for number, value in values[name].items()}
         for name in ("best", "last"):
             if values[name] is not None:
-                values[name] = decode(Evaluation, values[name], path, remedy)
+                values[name] = decode(Evaluation, values[name], name)
         return server, Progress(**values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FedBMError(f"cannot read {path}: its metadata is damaged ({error}){remedy}") from error
+    except (FedBMError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FedBMError(
+            f"cannot resume from {path}: {error}; put the file back, or remove it to start this run over"
+        ) from error
 
 
 def rounds_behind(folder: Path) -> int:
@@ -219,7 +216,7 @@ def rounds_behind(folder: Path) -> int:
 def load_best(folder: Path, round_: int) -> State:
     """Return the state of the best round, from its own file or, after the run, from model.safetensors."""
     path, model = best_path(folder, round_), folder / "model.safetensors"
-    return _load_saved(path if path.exists() or not model.exists() else model, "cpu", folder)[0]
+    return _load_saved(path if path.exists() or not model.exists() else model, "cpu", folder)
 
 
 def best_path(folder: Path, round_: int) -> Path:

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
 from fedbm.utils.metrics import Array
-from fedbm.utils.text import format_bytes
 
 T = TypeVar("T")
 
@@ -32,10 +31,8 @@ def find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise FedBMError(f"device is {name}, but PyTorch sees no CUDA device here; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise FedBMError(f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices")
+        raise FedBMError(f"there is no device {name}: CUDA devices that PyTorch sees here: {torch.cuda.device_count()}")
     return device
 
 
@@ -102,8 +99,7 @@ def share_on_device(array: Array, name: str, device: torch.device) -> Tensor:
 def place_images(array: Array, device: torch.device, data_on: str = "auto", name: str | None = None) -> Tensor:
     """Return images on the device, or in host memory if *data_on* is host or they take too much of a GPU's memory.
 
-    Runs of one process that use the same *name* share them. Raise FedBMError if *data_on* is gpu and the device is not
-    a GPU or has too little memory.
+    Runs of one process that use the same *name* share them. Raise FedBMError if *data_on* is gpu, but not the device.
     """
     if data_on == "gpu" and device.type != "cuda":
         raise FedBMError(f"data_on = gpu needs a CUDA device, but the device is {device}; use data_on = auto")
@@ -112,13 +108,7 @@ def place_images(array: Array, device: torch.device, data_on: str = "auto", name
     free = torch.cuda.mem_get_info(device)[0]
     if data_on == "auto" and (name, device) not in _SHARED and array.nbytes > free * IMAGES_SHARE:
         return torch.from_numpy(array)
-    try:
-        return torch.from_numpy(array).to(device) if name is None else share_on_device(array, name, device)
-    except torch.OutOfMemoryError as error:
-        raise FedBMError(
-            f"the images take {format_bytes(array.nbytes)}, but {device} has only {format_bytes(free)} of free "
-            "memory; use data_on = host or auto"
-        ) from error
+    return torch.from_numpy(array).to(device) if name is None else share_on_device(array, name, device)
 
 
 def gather_rows(array: Tensor, chosen: Tensor, pin: bool) -> Tensor:
@@ -159,9 +149,7 @@ def explain_memory_errors(device: torch.device) -> Iterator[None]:
         raise
     except (MemoryError, RuntimeError) as error:  # PyTorch raises a plain RuntimeError on the CPU
         if isinstance(error, MemoryError) or re.search("out of memory|allocate memory|enough memory", str(error)):
-            images = sum(t.nbytes for (_, place), t in _SHARED.items() if place == device and t.dtype == torch.uint8)
-            advice = f", or data_on = host: the images take {format_bytes(images)} of it" if images else ""
             raise FedBMError(
-                f"the memory of {device} is too small; try a smaller batch, width or size{advice}"
+                f"the memory of {device} is too small; try a smaller batch, width or size, or data_on = host on a GPU"
             ) from error
         raise

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedbm.engine.clients.cohort import Cohort, ScoringCohort, broadcast
+from fedbm.engine.clients.cohort import ScoringCohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.local_training import Samples
-from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, is_better
+from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, Traffic, is_better
 from fedbm.engine.server_average import averaged_pieces
 from fedbm.errors import DivergenceError, FedBMError
 from fedbm.methods._average import NothingToAverage
@@ -30,8 +29,11 @@ from fedbm.utils.metrics import (
     scores_from_confusion,
 )
 
+if TYPE_CHECKING:
+    from fedbm.engine.round_loop import RoundLoop
+
 Scores = dict[str, float | None]
-ScoresT = TypeVar("ScoresT", bound=ModelScores)
+Matrices = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def predict_probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
@@ -49,18 +51,9 @@ def _compute_probabilities(method: Method, model: nn.Module, data: Samples) -> t
 def _fetch(found: torch.Tensor, model: nn.Module) -> Array:
     """Return probabilities as an array; raise FedBMError if they are not finite."""
     if not bool(found.isfinite().all()):
-        raise DivergenceError(f"the model's outputs are not finite, so it cannot be scored; {_find_cause(model)}")
+        cause = find_nonfinite(model.state_dict()) or "a lower lr may help"
+        raise DivergenceError(f"the model's outputs are not finite, so it cannot be scored; {cause}")
     return np.asarray(found.cpu().numpy())
-
-
-def _find_cause(model: nn.Module) -> str:
-    """Return which tensor of the model is the first that is not finite or not possible, or advice if all are."""
-    for name, value in model.state_dict().items():
-        if name.endswith("running_var") and bool((value < 0).any()):
-            return f"{name} has negative values, but is a variance: average BatchNorm statistics plainly"
-        if not bool(value.isfinite().all()):
-            return f"{name} is not finite"
-    return "a lower lr may help"
 
 
 def score_states(
@@ -142,77 +135,64 @@ def personal_score(
     return PersonalScores(float(np.mean(list(scores.values()))), scores) if scores else None
 
 
-@dataclass
-class RoundScorer:
-    """The models of one round, and where they are scored. `sent` counts the bytes sent to clients that score."""
+def evaluate_round(loop: RoundLoop, round_: int, average: State | None) -> Generator[None, None, Evaluation | None]:
+    """Score the loop's global model and the *average*. The last round, and one better than the best, get all scores.
 
-    round: int
-    method: Method
-    model: nn.Module
-    server: State
-    clients: Mapping[int, State]
-    cohort: Cohort
-    sets: Mapping[str, Samples]
-    held_out: Samples | None
-    precision: str
-    sent: int = 0
-
-    def evaluate(
-        self, average: State | None, best: Evaluation | None, is_last: bool
-    ) -> Generator[None, None, Evaluation | None]:
-        """Score the global model and the *average*. The last round, and one better than *best*, get all scores.
-
-        Returns None if there is no global model yet: it is made of clients' models, and no update was usable so far.
-        """
-        # the average first, so that the model holds the raw state afterwards
-        averaged = (yield from self._score(average)) if average is not None else None
-        found = yield from self._score()
-        if found is None:
-            return None
-        evaluation = Evaluation(**found, round=self.round, averaged=averaged)
-        if not is_last and not is_better(evaluation, best):
-            return evaluation
-        if self.held_out is not None:
-            if is_last and average is not None and averaged is not None:
-                averaged = yield from self._score_held_out(averaged, [average])
-                evaluation = dataclasses.replace(evaluation, averaged=averaged)
-            states = global_states(self.method, self.server, self.clients)
-            evaluation = yield from self._score_held_out(evaluation, states)
-        if self.sets and self.method.personalises:  # it costs one evaluation per client
-            facts, test = self.cohort.census(), self.sets["test"]
-            with autocast(next(self.model.parameters()).device, self.precision):
-                personal = personal_score(self.method, self.model, self.server, self.clients, facts, test)
-            evaluation = dataclasses.replace(evaluation, personal=personal)
+    Returns None if there is no global model yet: it is made of clients' models, and no update was usable so far.
+    """
+    # the average first, so that the model holds the raw state afterwards
+    averaged = (yield from _score(loop, round_, average)) if average is not None else None
+    found = yield from _score(loop, round_)
+    if found is None:
+        return None
+    evaluation = Evaluation(**found, round=round_, averaged=averaged)
+    is_last = loop.is_last(round_)
+    if not is_last and not is_better(evaluation, loop.progress.best):
         return evaluation
+    more: dict[str, Any] = {}
+    if loop.held_out is not None:
+        if is_last and average is not None and averaged is not None:
+            averaged = dataclasses.replace(averaged, held_out=(yield from _score_held_out(loop, [average])))
+        more = {"averaged": averaged, "held_out": (yield from _score_held_out(loop, _global_states(loop)))}
+    if loop.sets and loop.method.personalises:  # it costs one evaluation per client
+        facts, test = loop.cohort.census(), loop.sets["test"]
+        with autocast(test.labels.device, loop.train.precision):
+            more["personal"] = personal_score(loop.method, loop.model, loop.server, loop.states, facts, test)
+    return dataclasses.replace(evaluation, **more)
 
-    def _score(self, averaged: State | None = None) -> Generator[None, None, ModelScores | None]:
-        """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
-        if self.sets:
-            states = [averaged] if averaged is not None else global_states(self.method, self.server, self.clients)
-            scores = yield from score_states(self.method, self.model, states, self.sets, self.precision)
-            return join_scores(scores) if scores else None
-        assert isinstance(self.cohort, ScoringCohort)
-        pieces = broadcast(self.method, self.model, self.server, self.round + 1)
-        if averaged is not None:
-            pieces = averaged_pieces(pieces, averaged, self.round + 1)
-        for answer in self.cohort.score(self.round, pieces):
-            if answer is not None:
-                found, sent = answer
-                self.sent += sent
-                return found if averaged is None else dataclasses.replace(found, personal=None)
-            yield None
-        raise FedBMError(
-            f"round {self.round}: too few clients scored the model. Start the run again to continue from this round."
-        )
 
-    def _score_held_out(self, found: ScoresT, states: Iterable[State]) -> Generator[None, None, ScoresT]:
-        """Return *found* with the confusion matrix of *states* for each held-out client."""
-        assert self.held_out is not None
-        sets = {"held_out": self.held_out}
-        scores = yield from score_states(self.method, self.model, states, sets, self.precision)
-        assert scores is not None
-        _, matrices = scores["held_out"]
-        return dataclasses.replace(found, held_out=nested_tuples(matrices))
+def _score(loop: RoundLoop, round_: int, averaged: State | None = None) -> Generator[None, None, ModelScores | None]:
+    """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
+    if loop.sets:
+        states = [averaged] if averaged is not None else _global_states(loop)
+        scores = yield from score_states(loop.method, loop.model, states, loop.sets, loop.train.precision)
+        return join_scores(scores) if scores else None
+    assert isinstance(loop.cohort, ScoringCohort)
+    pieces = broadcast(loop.method, loop.model, loop.server, round_ + 1)
+    if averaged is not None:
+        pieces = averaged_pieces(pieces, averaged, round_ + 1)
+    for answer in loop.cohort.score(round_, pieces):
+        if answer is not None:
+            found, sent = answer
+            loop.traffic += Traffic(sent=sent)
+            return found if averaged is None else dataclasses.replace(found, personal=None)
+        yield None
+    raise FedBMError(
+        f"round {round_}: too few clients scored the model. Start the run again to continue from this round."
+    )
+
+
+def _score_held_out(loop: RoundLoop, states: Iterable[State]) -> Generator[None, None, Matrices]:
+    """Return the confusion matrix of *states* for each held-out client."""
+    assert loop.held_out is not None
+    sets = {"held_out": loop.held_out}
+    scores = yield from score_states(loop.method, loop.model, states, sets, loop.train.precision)
+    assert scores is not None
+    return nested_tuples(scores["held_out"][1])
+
+
+def _global_states(loop: RoundLoop) -> Iterator[State]:
+    return global_states(loop.method, loop.server, loop.states)
 
 
 def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
@@ -223,6 +203,6 @@ def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
     return ModelScores(val=val, test=test, confusion=tuple(map(tuple, total.tolist())), by_source=by_source)
 
 
-def nested_tuples(matrices: Array) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def nested_tuples(matrices: Array) -> Matrices:
     """Return matrices [S,K,K] as tuples."""
     return tuple(tuple(map(tuple, matrix.tolist())) for matrix in matrices)

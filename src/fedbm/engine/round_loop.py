@@ -21,7 +21,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.clients.cohort import Cohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
-from fedbm.engine.evaluate import RoundScorer, global_states
+from fedbm.engine.evaluate import evaluate_round, global_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.round_record import AveragedScores, ClientRound, Dropped, Evaluation, RoundRecord, Traffic, is_better
 from fedbm.engine.run_folder import RunFolder
@@ -113,7 +113,7 @@ class RoundLoop:
     average: ServerAverage | None = None
     optimizer: ServerOptimizer | None = None
     held_out: Samples | None = None  # of clients that never train; its sources are their numbers
-    _traffic: Traffic = field(default_factory=Traffic)  # of the current round
+    traffic: Traffic = field(default_factory=Traffic)  # of the current round
     _best: State | None = None  # the best state since the last checkpoint
     _checkpoint_seconds: float = 0.0  # of the previous round: a record is written before its own checkpoint
     _next_checkpoint: float = 0.0  # the earliest time of the next checkpoint, if checkpoint_every is 0
@@ -134,7 +134,7 @@ class RoundLoop:
 
     def _round(self, round_: int) -> Iterator[Event | None]:
         clock = Clock()
-        self._traffic = Traffic()
+        self.traffic = Traffic()
         collected = yield from self._collect_enough(round_)
         clock.lap("train")
         self._check_empty_rounds(collected)
@@ -151,8 +151,24 @@ class RoundLoop:
         notes = self._take_notes(round_)
         for note in notes:
             yield Event(round_, "evaluate", note=note)
-        clock.laps["checkpoint"] = self._checkpoint_seconds
-        yield from self._save(self._make_record(collected, losses, evaluation, notes, clock.laps))
+        seconds = {**clock.laps, "checkpoint": self._checkpoint_seconds}
+        scores: dict[str, Any] = {key: getattr(evaluation, key, None) for key in ("val", "test", "personal", "scored")}
+        averaged = evaluation.averaged if evaluation else None
+        record = RoundRecord(
+            round=round_,
+            lr=learning_rate(self.train, round_, 0),
+            selected=collected.selected,
+            loss=mean_losses(collected.clients),
+            clients=collected.clients,
+            dropped=collected.dropped,
+            generator={name: float(value) for name, value in losses.items()} or None,
+            **scores,
+            bytes=self.traffic,
+            notes=notes,
+            seconds={**seconds, "total": sum(seconds.values())},
+            averaged=AveragedScores(averaged.val, averaged.test, averaged.scored) if averaged else None,
+        )
+        yield from self._save(record)
 
     def _collect_enough(self, round_: int) -> Generator[Event | None, None, Collected]:
         """Repeat the exchange with the clients until there are enough usable updates."""
@@ -180,7 +196,7 @@ class RoundLoop:
         for client in sorted(lost):  # as in a deployment: it has received the pieces, and its state stays
             held = self.progress.holds.get(client, {})
             missing = [piece for name, piece in pieces.items() if held.get(name) != piece.version]
-            self._traffic += Traffic(sent=sum(size_of(piece.state) for piece in missing))
+            self.traffic += Traffic(sent=sum(size_of(piece.state) for piece in missing))
             dropped.append(Dropped(client, LOST))
         yield Event(round_, "train", len(dropped), len(selected))
         for result in self.cohort.exchange(round_, [client for client in selected if client not in lost], pieces):
@@ -188,7 +204,7 @@ class RoundLoop:
                 yield None
                 continue
             upload = result.upload
-            self._traffic += Traffic(result.sent, result.received)
+            self.traffic += Traffic(result.sent, result.received)
             if result.rejection is None:
                 aggregator.add(upload)
                 clients.append(ClientRound(upload.client, upload.n, upload.losses, upload.seconds))
@@ -204,16 +220,12 @@ class RoundLoop:
 
     def _check_empty_rounds(self, collected: Collected) -> None:
         """Raise FedBMError after too many consecutive rounds without a usable update."""
-        self.progress.empty_rounds = 0 if collected.clients else self.progress.empty_rounds + 1
-        empty = self.progress.empty_rounds
+        self.progress.empty_rounds = empty = 0 if collected.clients else self.progress.empty_rounds + 1
         if empty == min(MAX_EMPTY_ROUNDS, self.train.rounds):  # the model of a shorter run would be untrained
             last = collected.dropped[-1]
-            who = f"in {empty} consecutive rounds no client" if empty > 1 else "no client"
-            lost = last.reason == LOST
-            rates = "lr or server_lr" if self.optimizer is not None else "lr"
-            advice = "lower drop_rate" if lost else f"a lower {rates} may help"
-            raise (FedBMError if lost else DivergenceError)(
-                f"round {collected.round}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
+            raise (FedBMError if last.reason == LOST else DivergenceError)(
+                f"round {collected.round}, {empty} in a row: no client sent a usable update (client {last.client}: "
+                f"{last.reason}); a lower drop_rate, lr or server_lr may help"
             )
 
     def _apply(self, mean: State) -> State:
@@ -221,8 +233,8 @@ class RoundLoop:
         if self.optimizer is None:
             return mean
         parts = self.method.trained_parts
-        parameters = [name for name, _ in self.model.named_parameters() if name.partition(".")[0] in parts]
-        return self.optimizer.step(self.server, mean, [name for name in parameters if name in mean])
+        names = [name for name, _ in self.model.named_parameters() if name in mean and name.partition(".")[0] in parts]
+        return self.optimizer.step(self.server, mean, names)
 
     def _train_at_server(self, done: Collected) -> Generator[None, None, State]:
         """Take the method's own step at the server, such as training a generator; return its losses."""
@@ -252,11 +264,8 @@ class RoundLoop:
         if round_ % self.train.evaluate_every and round_ != self.train.rounds:
             return None
         yield Event(round_, "evaluate")
-        models = (self.method, self.model, self.server, self.states)
-        scorer = RoundScorer(round_, *models, self.cohort, self.sets, self.held_out, self.train.precision)
         average = self.average.state() if self.average is not None and self.average.rounds else None
-        evaluation = yield from scorer.evaluate(average, self.progress.best, self.is_last(round_))
-        self._traffic += Traffic(sent=scorer.sent)
+        evaluation = yield from evaluate_round(self, round_, average)
         if evaluation is not None:
             self.progress.last = evaluation
             if is_better(evaluation, self.progress.best):
@@ -266,36 +275,16 @@ class RoundLoop:
                 self._best = {name: value.clone() for name, value in state.items()}
         return evaluation
 
-    def _take_notes(self, round_: int) -> list[str]:
+    def _take_notes(self, round_: int) -> tuple[str, ...]:
         """Return the messages to record with this round."""
         if round_ < self.train.rounds and self._is_patience_over(round_):
             self.notes.append(
                 f"the run ends here: no better validation score since round {self.progress.best_round} "
                 f"(patience = {self.train.patience})"
             )
-        notes = list(self.notes)
+        notes = tuple(self.notes)
         self.notes.clear()  # back ends append to this list
         return notes
-
-    def _make_record(
-        self, done: Collected, loss: State, evaluation: Evaluation | None, notes: Sequence[str], laps: dict[str, float]
-    ) -> RoundRecord:
-        scores: dict[str, Any] = {key: getattr(evaluation, key, None) for key in ("val", "test", "personal", "scored")}
-        averaged = evaluation.averaged if evaluation else None
-        return RoundRecord(
-            round=done.round,
-            lr=learning_rate(self.train, done.round, 0),
-            selected=done.selected,
-            loss=mean_losses(done.clients),
-            clients=done.clients,
-            dropped=done.dropped,
-            generator={name: float(value) for name, value in loss.items()} or None,
-            **scores,
-            bytes=self._traffic,
-            notes=tuple(notes),
-            seconds={**laps, "total": sum(laps.values())},
-            averaged=AveragedScores(averaged.val, averaged.test, averaged.scored) if averaged else None,
-        )
 
     def _save(self, record: RoundRecord) -> Iterator[Event]:
         """Write the record, then a checkpoint if one is due or the run is stopped here."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError, shorten_list
-from fedbm.utils.io import atomic_write, cannot_write, lock_file
+from fedbm.utils.io import atomic_write, cannot_write, lock_file, make_folder
 from fedbm.utils.json_records import decode
 
 FORMAT = 1
@@ -44,12 +44,12 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder against other processes. The system releases the lock however this process ends."""
+        make_folder(self.path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = open(self.path / "lock", "a")  # noqa: SIM115 (held until the run ends)
+            handle = open(self.path / "lock", "a")  # noqa: SIM115 (closed below, when the run ends)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        try:
+        with handle:
             try:
                 lock_file(handle.fileno())
             except (BlockingIOError, PermissionError) as error:
@@ -60,8 +60,6 @@ class RunFolder:
                 with suppress(OSError):
                     leftover.unlink()
             yield
-        finally:
-            handle.close()
 
     def append(self, record: RoundRecord, has_average: bool = False) -> None:
         """Add a line to rounds.jsonl; only runs with an averaged model have the key `averaged`."""
@@ -83,38 +81,34 @@ class RunFolder:
     def cut_after(self, round_: int) -> None:
         """Remove the lines after *round_* and an incomplete last line; raise FedBMError if one before is missing."""
         path = self.path / "rounds.jsonl"
-        kept = [(text, record.round) for text, record in _read_lines(path) if record.round <= round_]
-        if [number for _, number in kept] != list(range(1, round_ + 1)):
+        kept = read_rounds(path)[:round_]
+        if [record.round for record in kept] != list(range(1, round_ + 1)):
             raise FedBMError(
-                f"{path} must contain rounds 1 to {round_}, because the checkpoint is of round {round_}, but has "
-                f"{len(kept)} of them. Restore the file, or remove {self.path} to start this run over."
+                f"{path} must contain rounds 1 to {round_}, because the checkpoint is of round {round_}. Restore the "
+                f"file, or remove {self.path} to start this run over."
             )
+        lines = path.read_bytes().split(b"\n")[:round_] if kept else []
         with atomic_write(path) as temporary:
-            temporary.write_bytes(b"".join(text + b"\n" for text, _ in kept))
+            temporary.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 def read_rounds(path: Path) -> tuple[RoundRecord, ...]:
     """Return the records of a rounds.jsonl; an incomplete last line, as an interrupted run leaves it, is ignored."""
-    return tuple(record for _, record in _read_lines(path))
-
-
-def _read_lines(path: Path) -> list[tuple[bytes, RoundRecord]]:
-    """Return the complete lines of a rounds.jsonl, each with its record."""
     try:
-        complete = path.read_bytes().rpartition(b"\n")[0]
+        complete = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
-        return []
+        return ()
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    lines = []
-    for number, text in enumerate(complete.split(b"\n") if complete else [], 1):
+    records = []
+    for number, text in enumerate(complete, 1):
         where, remedy = f"line {number} of {path} is damaged", f". Remove {path.parent} to start this run over."
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise FedBMError(f"{where}: {error}{remedy}") from error
-        lines.append((text, decode(RoundRecord, value, where, remedy)))
-    return lines
+        records.append(decode(RoundRecord, value, where, remedy))
+    return tuple(records)
 
 
 def replace_nonfinite(value: Any) -> Any:
@@ -148,13 +142,7 @@ def find_run(out: Path, name: str) -> Path:
     found = [path for path in runs if path.name.startswith(f"{name}-")] or [path for path in runs if name in path.name]
     if len(found) == 1:
         return found[0]
-    if found:
-        names = shorten_list([path.name for path in found], 3)
-        raise FedBMError(
-            f'"{name}" matches {len(found)} runs in {out}: {names}. Give more of the id, or the folder of the run.'
-        )
-    if inside := _runs_in(Path(name)):
-        raise FedBMError(f"{name} is a folder of {len(inside)} runs. Give one of them, such as {inside[0]}.")
-    if Path(name).is_dir():
-        raise FedBMError(f"{name} contains neither runs nor records of experiments")
-    raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder; 'fedbm list {out}' lists the runs")
+    if several := found or _runs_in(Path(name)):
+        names = shorten_list([str(path) for path in several], 3)
+        raise FedBMError(f'"{name}" stands for several runs: {names}. Give the folder of one of them.')
+    raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder of a run; 'fedbm list {out}' lists runs")

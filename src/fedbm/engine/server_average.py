@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import torch
 
-from fedbm.methods.base import Piece, Pieces, State, copy_all
+from fedbm.engine.checkpoint import split_by_prefix
+from fedbm.methods.base import Piece, Pieces, State
 
 MEAN, VARIANCE = ".running_mean", ".running_var"
 PREFIX = "server_average."  # of its tensors in a checkpoint
-ROUNDS, SUMS = f"{PREFIX}rounds", f"{PREFIX}sums."
+ROUNDS, SUMS = "rounds", "sums."
 
 
 class ServerAverage:
@@ -50,18 +51,12 @@ class ServerAverage:
             self.sums = {name: value.clone() for name, value in new.items()}
             return
         share = 1 - min(self.decay, (self.rounds - 1) / self.rounds)
-        # on a GPU one kernel for all tensors of a dtype; on a CPU one tensor at a time, which suits its cache
-        groups: dict[torch.dtype | str, list[str]] = {}
-        for name, value in new.items():
-            if value.is_floating_point():
-                groups.setdefault(value.dtype if value.is_cuda else name, []).append(name)
-            else:
-                self.sums[name] = value.clone()
-        for names in groups.values():
-            sums = [self.sums[name] for name in names]
-            change = torch._foreach_sub([new[name] for name in names], sums)
-            torch._foreach_mul_(change, share)
-            torch._foreach_add_(sums, change)
+        self.sums.update({name: value.clone() for name, value in new.items() if not value.is_floating_point()})
+        names = [name for name, value in new.items() if value.is_floating_point()]
+        sums = [self.sums[name] for name in names]
+        change = torch._foreach_sub([new[name] for name in names], sums)
+        torch._foreach_mul_(change, share)
+        torch._foreach_add_(sums, change)
 
     def state(self) -> State:
         """Return the averaged model as new tensors, named as the models that were added."""
@@ -74,16 +69,17 @@ class ServerAverage:
 
     def saved(self) -> State:
         """Return the tensors to save in a checkpoint next to the server's state; restore_average() reads them."""
-        return {ROUNDS: torch.tensor(self.rounds), **{SUMS + name: value for name, value in self.sums.items()}}
+        sums = {PREFIX + SUMS + name: value for name, value in self.sums.items()}
+        return {PREFIX + ROUNDS: torch.tensor(self.rounds), **sums}
 
 
 def restore_average(server: State, decay: float) -> tuple[State, ServerAverage | None]:
     """Split a checkpoint's tensors into the server's state and its average, which is None if *decay* is 0."""
-    own = {name: value for name, value in server.items() if not name.startswith(PREFIX)}
+    own, saved = split_by_prefix(server, PREFIX)
     if not decay:
         return own, None
-    sums = {name.removeprefix(SUMS): value for name, value in server.items() if name.startswith(SUMS)}
-    return own, ServerAverage(decay, int(server[ROUNDS]) if sums else 0, sums)
+    rounds = int(saved.pop(ROUNDS)) if saved else 0
+    return own, ServerAverage(decay, rounds, {name.removeprefix(SUMS): value for name, value in saved.items()})
 
 
 def averaged_pieces(pieces: Pieces, state: State, version: int) -> dict[str, Piece]:
@@ -106,15 +102,11 @@ def no_common_model(method: str) -> str:
 
 def moments(state: State) -> State:
     """Return the first and second moments (float64) of all running statistics, under the same names."""
-    pairs = statistics(state)
-    if not pairs:
-        return {}
-    means, variances = ([state[pair[place]] for pair in pairs] for place in (0, 1))
-    first, second = ([torch.empty_like(value, dtype=torch.float64) for value in some] for some in (means, variances))
-    copy_all([*first, *second], [*means, *variances])
-    torch._foreach_add_(second, torch._foreach_mul(first, first))
-    names = [*(mean for mean, _ in pairs), *(variance for _, variance in pairs)]
-    return dict(zip(names, [*first, *second], strict=True))
+    found = {}
+    for mean, variance in statistics(state):
+        found[mean] = state[mean].double()
+        found[variance] = state[variance].double() + found[mean].square()
+    return found
 
 
 def statistics(state: State) -> list[tuple[str, str]]:

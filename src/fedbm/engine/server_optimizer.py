@@ -64,9 +64,8 @@ class ServerOptimizer:
 def restore_optimizer(state: State, train: TrainOptions) -> tuple[State, ServerOptimizer | None]:
     """Split a checkpoint's tensors into the rest and the server's optimiser, which is None for a plain mean."""
     rest = {name: value for name, value in state.items() if not name.startswith(PREFIX)}
-    if train.server_optimizer == "mean":
-        return rest, None
-    return rest, ServerOptimizer(train, {name: value for name, value in state.items() if name not in rest})
+    moments = {name: value for name, value in state.items() if name not in rest}
+    return rest, None if train.server_optimizer == "mean" else ServerOptimizer(train, moments)
 
 
 def check_server_optimizer(method: Method, train: TrainOptions) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 
 from fedbm.data.catalog.entries import describe_wordless
 from fedbm.errors import FedBMError, shorten_list
@@ -30,8 +30,7 @@ from fedbm.utils.io import atomic_write
 
 FORMAT = 1
 MAX_COSINE = 0.95  # a classifier can hardly separate class means with a higher cosine
-MAX_NAMED = 5  # pairs or classes named in one sentence; the rest are counted
-NO_PROBLEM = "All concepts are well separated: no two are nearly equal, and every prompt is nearest to its own class."
+MAX_NAMED = 5  # pairs named in one sentence; the rest are counted
 JITTER = 0.01  # standard deviation of the isotropic part of a sample, so Σ + 1e-4 I
 
 
@@ -92,19 +91,14 @@ class ConceptDistribution:
         Raises:
             FedBMError: if shapes disagree, names repeat, or embeddings are zero or not finite.
         """
-        if embeddings.ndim != 3:
-            raise FedBMError(f"embeddings must have shape [classes, prompts, D], not {list(embeddings.shape)}")
-        count, per_class, _ = embeddings.shape
-        if not len(classes) == len(texts) == count:
+        shape, names = list(embeddings.shape), list(classes)
+        if len(shape) != 3 or min(shape[:2]) < 2 or not len(names) == len(texts) == shape[0]:
             raise FedBMError(
-                f"there must be as many classes ({len(classes)}) as texts ({len(texts)}) and embeddings ({count})"
+                "embeddings must have the shape [classes, prompts, D], with at least 2 classes and 2 prompts, not "
+                f"{shape} (classes: {len(names)}, texts: {len(texts)})"
             )
-        if repeated := sorted({name for name in classes if list(classes).count(name) > 1}):
+        if repeated := [name for name in names if names.count(name) > 1]:
             raise FedBMError(f'the class "{repeated[0]}" occurs twice; class names must differ')
-        if count < 2:
-            raise FedBMError(f"concepts need at least 2 classes, but there are {count}")
-        if per_class < 2:
-            raise FedBMError(f"a class needs at least 2 prompts for a variance, but there are {per_class}")
         exact = embeddings.detach().to("cpu", torch.float64)
         length = exact.norm(dim=2, keepdim=True)
         if not bool(exact.isfinite().all()) or not bool((length > 0).all()):
@@ -133,35 +127,20 @@ class ConceptDistribution:
 
     def describe_separability(self) -> list[str]:
         """Return the range of cosines, then a sentence for each kind of problem, or one that says there is none."""
-        classes, texts, cosines = self.classes, self.texts, self.similarity()
-        pairs = list(combinations(range(len(classes)), 2))
-        between = torch.stack([cosines[pair] for pair in pairs])
-        problems = [
-            f'"{classes[i]}" and "{classes[j]}" have the same concept text "{texts[i]}"; describe how they differ.'
-            for i, j in pairs
-            if texts[i] == texts[j]
-        ]
-        similar = [
-            (float(cosine), f'"{classes[i]}" and "{classes[j]}" ({cosine:.2f})')
-            for (i, j), cosine in zip(pairs, between, strict=True)
-            if cosine > MAX_COSINE and texts[i] != texts[j]
-        ]
-        if similar:
+        classes, cosines = self.classes, self.similarity()
+        pairs = sorted(((float(cosines[i, j]), i, j) for i, j in combinations(range(len(classes)), 2)), reverse=True)
+        values = [cosine for cosine, _, _ in pairs]
+        problems = []
+        if similar := [f'"{classes[i]}" and "{classes[j]}" ({c:.2f})' for c, i, j in pairs if c > MAX_COSINE]:
             problems.append(
-                f"The language model hardly distinguishes {_join_worst(similar)}; use texts that differ more."
+                f"The language model hardly distinguishes {shorten_list(similar, MAX_NAMED)}; use texts that differ "
+                "more."
             )
-        misassigned = [
-            (count, f'"{name}" ({count} of {self.embeddings.shape[1]} prompts, mostly "{classes[int(row.argmax())]}")')
-            for name, row in zip(classes, count_misassigned(self.embeddings), strict=True)
-            if (count := int(row.sum()))
-        ]
-        if misassigned:
-            problems.append(f"Some prompts are nearer to another class than to their own: {_join_worst(misassigned)}.")
-        problems += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in describe_wordless(classes, texts)]
+        problems += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in describe_wordless(classes, self.texts)]
         return [
-            f"The cosines between the means of the {len(classes)} concepts are {between.min():.2f} to "
-            f"{between.max():.2f}, {between.mean():.2f} on average.",
-            *(problems or [NO_PROBLEM]),
+            f"The cosines between the means of the {len(classes)} concepts are {values[-1]:.2f} to {values[0]:.2f}, "
+            f"{sum(values) / len(values):.2f} on average.",
+            *(problems or ["All concepts are well separated: no two are nearly equal."]),
         ]
 
     def keep_prompts(self, indices: Sequence[int]) -> ConceptDistribution:
@@ -212,35 +191,11 @@ class ConceptDistribution:
             with safe_open(path, framework="pt") as archive:
                 header = json.loads(archive.metadata()["concepts"])
                 embeddings = archive.get_tensor("embeddings")
-            version = header["format"]
-            if version == FORMAT:
+            if header["format"] == FORMAT:
                 return cls.fit(header["classes"], header["texts"], embeddings, header["provenance"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise FedBMError(f"{path} is not a FedBM concept file, or it is damaged") from error
-        raise FedBMError(
-            f"{path} has concept format {version}, but this version of FedBM reads {FORMAT}; build the concepts again"
-        )
-
-
-def count_misassigned(embeddings: Tensor) -> Tensor:
-    """Count the prompts of class i that are nearest to the mean of class j ≠ i, [K,K].
-
-    A prompt does not count in the mean of its own class.
-    """
-    count, per_class, _ = embeddings.shape
-    means = embeddings.mean(dim=1)
-    distance = torch.cdist(embeddings, means.expand(count, -1, -1))  # [K,M,K]
-    own = torch.arange(count)
-    # Without prompt m the distance to the mean of its class is larger by a factor of exactly M / (M − 1).
-    distance[own, :, own] *= per_class / (per_class - 1)
-    nearest = distance.argmin(dim=2)  # [K,M]
-    hits = one_hot(nearest, count).sum(dim=1)
-    return hits.masked_fill(torch.eye(count, dtype=torch.bool), 0)
-
-
-def _join_worst(scored: Sequence[tuple[float, str]]) -> str:
-    """Join the descriptions with the highest scores."""
-    return shorten_list([text for _, text in sorted(scored, key=lambda pair: -pair[0])], MAX_NAMED)
+        raise FedBMError(f"{path} has another format than this version of FedBM reads; build the concepts again")
 
 
 def build_concepts(

@@ -12,17 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import ModelOptions
-from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
+from fedbm.errors import FedBMError, did_you_mean, prefix_errors, shorten_list
 from fedbm.models.resnet import ResNet18
 from fedbm.utils.fingerprint import package_digest
 from fedbm.utils.plugins import Plugin, check_usable, load_plugins, usable
+from fedbm.utils.tensor_files import read_tensors
 
 OWN_BODIES = ("resnet18", "timm")
 
 
 def body_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
     """Return a function that builds the body with weights from the global generator. Client processes unpickle it."""
-    weights = read_weights(Path(options.init_weights).expanduser()) if options.init_weights else None
+    weights = None
+    if options.init_weights:
+        with prefix_errors("init_weights"):
+            weights = read_tensors(Path(options.init_weights).expanduser())
     check_body(options.body)
     return partial(make_body, options, channels, weights)
 
@@ -56,13 +60,11 @@ def check_body(name: str) -> None:
         return
     try:
         import timm
-    except ImportError as error:
-        raise FedBMError(f'the body {name} needs an extra: pip install "fedbm[timm]"') from error
-    except RuntimeError as error:  # torchvision's libraries are made for one build of PyTorch
-        problem = (str(error).splitlines() or [type(error).__name__])[0]
+    except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision is made for one build of PyTorch
+        problem = str(error).partition("\n")[0]
         raise FedBMError(
-            f"the body {name} needs timm, which cannot be imported ({problem}). Install the build of torchvision that "
-            f"belongs to PyTorch {torch.__version__}."
+            f"the body {name} needs timm, which cannot be imported ({problem}): "
+            f'pip install "fedbm[timm]", with the build of torchvision that belongs to PyTorch {torch.__version__}'
         ) from error
     if not timm.is_model(model):  # in particular, it is not the address of a model to download
         raise FedBMError(f'timm {timm.__version__} has no model "{model}"{did_you_mean(model, timm.list_models())}')
@@ -97,40 +99,19 @@ def choose_layers(body: nn.Module, freeze: str) -> tuple[str, ...]:
         for name, layer in body.named_modules()
         if name and (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
     ]
-    if re.fullmatch(r"[01]?\.\d+|1", freeze):
-        if not 0 < (share := float(freeze)) <= 1:
-            raise FedBMError(f"freeze must be a share above 0 and up to 1, or names of layers, not {freeze}")
-        return tuple(layers[: max(1, math.floor(share * len(layers) + 1e-9))])
+    if re.fullmatch(r"0?\.\d*[1-9]\d*|1(\.0*)?", freeze):  # above 0 and up to 1
+        return tuple(layers[: max(1, math.floor(float(freeze) * len(layers) + 1e-9))])
     chosen: list[str] = []
     for word in (word.strip() for word in freeze.split(",")):
         found = [name for name in layers if f"{name}.".startswith(f"{word}.")]
         if not found:
-            known = join_words(dict.fromkeys(name.partition(".")[0] for name in layers), "and")
+            known = ", ".join(dict.fromkeys(name.partition(".")[0] for name in layers))
             raise FedBMError(
-                f'freeze: the body has no layer "{word}"{did_you_mean(word, layers)}; it has {known}. '
-                "Use some of these, or a share above 0 and up to 1."
+                f'freeze: "{word}" is neither a layer of the body{did_you_mean(word, layers)} nor a share above 0 and '
+                f"up to 1. Layers: {known}."
             )
         chosen += found
     return tuple(dict.fromkeys(chosen))
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read named tensors from a .safetensors file, or from a PyTorch file without unpickling code."""
-    if not path.is_file():
-        raise FedBMError(f"init_weights: {path} does not exist")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return dict(load_file(path))
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # for a damaged file both readers raise many kinds of errors
-        raise FedBMError(
-            f"init_weights: {path} is damaged, or neither a .safetensors file nor a PyTorch file of tensors alone"
-        ) from error
-    if not isinstance(weights, dict) or not all(isinstance(v, Tensor) for v in weights.values()):
-        raise FedBMError(f"init_weights: {path} does not contain a dictionary of tensors")
-    return weights
 
 
 def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> None:
@@ -140,14 +121,12 @@ def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> No
     if any(name.startswith("body.") for name in weights):
         weights = {name.removeprefix("body."): v for name, v in weights.items() if name.startswith("body.")}
     own = body.state_dict()
-    matching = {name: v for name, v in weights.items() if name in own}
-    missing = [name for name in own if name not in matching and not name.endswith("num_batches_tracked")]
-    unknown = [name for name in weights if name not in own and not name.startswith(ignored)]
-    misfits = [name for name, v in matching.items() if v.shape != own[name].shape]
-    for names, problem in ((missing, "missing"), (unknown, "unknown"), (misfits, "wrong shape for")):
-        if names:
-            raise FedBMError(
-                f"init_weights: {source} does not fit the body: {problem} {shorten_list(names, 1)}; "
-                "check body, stem, width, norm, channels"
-            )
-    body.load_state_dict({**own, **matching})
+    weights = {name: value for name, value in weights.items() if name in own or not name.startswith(ignored)}
+    wrong = [name for name in own if name not in weights and not name.endswith("num_batches_tracked")]
+    wrong += [name for name, value in weights.items() if name not in own or value.shape != own[name].shape]
+    if wrong:
+        raise FedBMError(
+            f"init_weights: {source} does not fit the body. Missing, unknown or of another shape: "
+            f"{shorten_list(wrong, 1)}. Check body, stem, width, norm and channels."
+        )
+    body.load_state_dict({**own, **weights})

@@ -14,6 +14,7 @@ Differs from the paper as printed: the factor τ of Eq. 4 and 5 follows the deri
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -167,20 +168,15 @@ def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
         with torch.no_grad():
             features: Tensor = body.eval()(images)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        problem = str(error).partition("\n")[0]
         raise FedBMError(
-            f"the body cannot read images of shape {shape} ({str(error).splitlines()[0]}): make it for "
-            f"{shape[0]} channels and this height and width"
+            f"the body cannot read images of shape {shape} ({problem}): make it for {shape[0]} channels and this "
+            "height and width"
         ) from error
     body.train(training)
-    is_tensor, length = isinstance(features, Tensor), getattr(body, "feature_dim", None)
-    if not (
-        is_tensor
-        and features.dtype == images.dtype
-        and features.ndim == 2
-        and len(features) == 2
-        and length in (None, features.shape[1])
-    ):
-        found = f"{features.dtype} {list(features.shape)}" if is_tensor else f"a {type(features).__name__}"
+    found = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+    length = getattr(body, "feature_dim", None)
+    if not re.fullmatch(rf"{images.dtype} \[2, {length or '[0-9]+'}\]", found):
         raise FedBMError(
             f"for 2 images, the body returned {found}, but it must return features, {images.dtype} "
             f"[2, {length or 'F'}]: nn.Flatten() at its end may help"

@@ -9,18 +9,13 @@ The workers of a Ray cluster take the place of these processes if the engine's `
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
-import signal
-import sys
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -30,6 +25,7 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import DeviceFailure, Failure
 from fedbm.runs.run_config import Config
+from fedbm.utils.processes import start_process
 from fedbm.utils.text import format_count
 
 END = None  # sent in place of a job: stop this run after its current round
@@ -203,25 +199,7 @@ def cores() -> int:
 
 
 def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
-    """Start a process that ignores Ctrl-C and does not import the user's script again.
-
-    The parent handles Ctrl-C and ends its children. A script that calls compare() needs no `__main__` guard.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
-    script = sys.modules["__main__"]
-    is_main_thread = threading.current_thread() is threading.main_thread()  # only it may set signal handlers
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
-    sys.modules["__main__"] = ModuleType("__main__")  # multiprocessing imports what it finds here
-    try:
-        process.start()
-    finally:
-        sys.modules["__main__"] = script
-        if is_main_thread:
-            signal.signal(signal.SIGINT, before)
-    theirs.close()
-    return RunProcess(process, ours, runs_per_gpu, changes)
+    return RunProcess(*start_process(_work), runs_per_gpu, changes)
 
 
 def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:

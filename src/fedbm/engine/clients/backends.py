@@ -8,6 +8,7 @@ CapturedCohort    CUDA graphs on one GPU
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import pickle
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,9 +21,9 @@ from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.clients.sequential import LocalCohort
-from fedbm.engine.clients.worker_cohort import WorkerCohort, explain_one_process
+from fedbm.engine.clients.worker_cohort import WorkerCohort
 from fedbm.engine.local_training import plain_steps
-from fedbm.engine.round_loop import select_clients
+from fedbm.engine.round_loop import count_selected
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Steps, Task
@@ -73,14 +74,17 @@ def _make_plain_cohort(
         if engine.workers > 1:
             raise FedBMError(f"workers only apply to the CPU, but the device is {device}; remove workers")
         return LocalCohort(setup)
-    selected = select_clients(len(setup.clients), setup.train.participation, setup.task.seed, 1)
-    processes, threads = split_cores(engine.workers, len(selected))
-    if processes == 1:
+    selected = count_selected(len(setup.clients), setup.train.participation)
+    processes, threads = split_cores(engine.workers, selected)
+    if processes == 1 or multiprocessing.current_process().daemon:  # those of a pool cannot start others
         return LocalCohort(setup)
-    if (problem := find_pickle_problem(setup.method, setup.task)) is not None:
-        notify(explain_one_process(problem))
+    if not can_cross_processes(setup.method, setup.task):
+        notify(
+            "clients are trained in this process, because another process cannot load the method or body; define it in "
+            "a module"
+        )
         return LocalCohort(setup)
-    return WorkerCohort(setup, dataclasses.replace(engine, threads=threads), stored, notify, processes)
+    return WorkerCohort(setup, dataclasses.replace(engine, threads=threads), stored, processes)
 
 
 def split_cores(workers: int, selected: int) -> tuple[int, int]:
@@ -90,12 +94,9 @@ def split_cores(workers: int, selected: int) -> tuple[int, int]:
     return processes, max(1, cores // processes)
 
 
-def find_pickle_problem(method: Method, task: Task) -> str | None:
-    """Return why another process cannot load these objects, or None."""
+def can_cross_processes(method: Method, task: Task) -> bool:
+    """Return whether another process can load these objects: none is a lambda or belongs to the running program."""
     try:
-        pickled = pickle.dumps((method, task))
-    except Exception as error:  # a lambda, a local class and an open file each raise another type
-        return f"{type(error).__name__}: {error}"
-    if b"__main__" in pickled:
-        return "it is defined in the running program; define it in a module"
-    return None
+        return b"__main__" not in pickle.dumps((method, task))
+    except Exception:  # a lambda, a local class and an open file each raise another type
+        return False

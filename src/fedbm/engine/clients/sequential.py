@@ -36,17 +36,8 @@ class LocalCohort:
 
     def train(self, round_: int, client: int, received: State) -> tuple[Upload, State]:
         """Train one client for one round. Return its upload and its new state."""
-        return train_client(
-            self._method,
-            self._model,
-            self._task,
-            self._train,
-            round_,
-            self._facts[client],
-            self._data[client],
-            received,
-            self._load_state(client),
-        )
+        facts, data, state = self._facts[client], self._data[client], self._load_state(client)
+        return train_client(self._method, self._model, self._task, self._train, round_, facts, data, received, state)
 
     def _load_state(self, client: int) -> State:
         if client in self._states:

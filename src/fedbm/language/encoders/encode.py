@@ -12,49 +12,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
 from fedbm.language.encoders.biomedclip import load_tower
 from fedbm.utils.io import sha256_file
 from fedbm.utils.seeds import seeded_modules
 
-POOLINGS = ("mean", "cls", "biomedclip")
 BATCH = 64
+_TRANSFORMERS_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 # Pooling → names of weight files, in order of preference.
 _WEIGHTS = {
-    "mean": ("model*.safetensors", "pytorch_model*.bin"),
-    "cls": ("model*.safetensors", "pytorch_model*.bin"),
+    "mean": _TRANSFORMERS_WEIGHTS,
+    "cls": _TRANSFORMERS_WEIGHTS,
     "biomedclip": ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
 }
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SMALL_FILES = ("*.json", "*.txt", "*.model")  # configuration and vocabulary
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """A language model and its pooling. *dim* and *context* are None if they are unknown before loading."""
+class Encoder(NamedTuple):
+    """A language model and its pooling."""
 
     name: str
     hub: str
     pooling: str
-    dim: int | None = None
-    context: int | None = None
 
 
 _KNOWN = (
-    Encoder("minilm", "sentence-transformers/all-MiniLM-L6-v2", "mean", 384, 256),
-    Encoder("bert", "bert-base-uncased", "mean", 768, 512),
-    Encoder("roberta", "roberta-base", "mean", 768, 512),
-    Encoder("biomedclip", "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "biomedclip", 512, 256),
+    Encoder("minilm", "sentence-transformers/all-MiniLM-L6-v2", "mean"),
+    Encoder("bert", "bert-base-uncased", "mean"),
+    Encoder("roberta", "roberta-base", "mean"),
+    Encoder("biomedclip", "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "biomedclip"),
 )
 ENCODERS = {encoder.name: encoder for encoder in _KNOWN}
 
@@ -69,25 +65,20 @@ def encode(
     *encoder* is a name of ENCODERS or a Hugging Face id. With *folder* the model is read from there, and *encoder* is
     its name. The default *pooling* is the one in ENCODERS, and "mean" for other models.
     """
-    if not texts:
-        raise FedBMError("there are no texts to encode")
     chosen = find_encoder(encoder, folder, pooling)
     transformers = require_transformers()
-    place = check_folder(Path(folder or fetch(chosen.hub, chosen.pooling)), chosen.pooling)
-    weights = weight_files(place, chosen.pooling)
+    place = Path(folder or fetch(chosen.hub, chosen.pooling))
+    weights = find_files(place, chosen.pooling)
     # Building a model draws random weights before the saved ones replace them; keep the caller's generator unchanged.
     with quiet_transformers(), seeded_modules(0, "encoder"), torch.no_grad():
-        tokenizer, read, context = _load_model(place, weights, chosen.pooling)
-        limit = min(context, chosen.context or context)
-        batches = [list(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
-        rows = [read(_tokenize(batch, tokenizer, limit, chosen.name)) for batch in batches]
-    embeddings = normalize(torch.cat(rows).float(), dim=1)
-    if chosen.dim not in (None, embeddings.shape[1]):
-        raise FedBMError(
-            f'the model in {place} has {embeddings.shape[1]} dimensions, but "{chosen.name}" has '
-            f"{chosen.dim}; give the name of the model that is there"
-        )
-    return embeddings, {
+        try:
+            rows = _encode_batches(texts, chosen, place, weights)
+        except FedBMError:
+            raise
+        except Exception as error:  # for a damaged file or another architecture, libraries raise many kinds of errors
+            problem = f"{type(error).__name__}: {error}"
+            raise FedBMError(f"the model in {place} cannot be used as a text encoder ({problem})") from error
+    return normalize(torch.cat(rows).float(), dim=1), {
         "encoder": chosen.name,
         "model": chosen.hub if folder is None else place.resolve().name,
         # The Hugging Face cache uses the commit hash as folder name.
@@ -101,68 +92,65 @@ def encode(
 
 def find_encoder(name: str, folder: Path | None = None, pooling: str | None = None) -> Encoder:
     """Return the encoder with this name or Hugging Face id. With a folder the name can be anything."""
-    if pooling not in (None, *POOLINGS):
-        near = did_you_mean(pooling, POOLINGS)
-        raise FedBMError(f'unknown pooling "{pooling}"{near}; choose {join_words(POOLINGS)}')
+    if pooling is not None and pooling not in _WEIGHTS:
+        near = did_you_mean(pooling, _WEIGHTS)
+        raise FedBMError(f'unknown pooling "{pooling}"{near}; choose {join_words(_WEIGHTS)}')
     known = next((encoder for encoder in _KNOWN if name in (encoder.name, encoder.hub)), Encoder(name, name, "mean"))
     if known not in _KNOWN and folder is None and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         raise FedBMError(
             f'unknown encoder "{name}"{did_you_mean(name.lower(), ENCODERS)}; choose {join_words(ENCODERS)}, '
             'or give a Hugging Face id ("owner/name") or the folder of a model'
         )
-    return replace(known, pooling=pooling) if pooling else known
+    return known._replace(pooling=pooling) if pooling else known
 
 
-def _load_model(folder: Path, weights: list[Path], pooling: str) -> tuple[Any, Reader, int]:
-    """Return the tokenizer, a function that encodes a tokenised batch, and the largest number of tokens it accepts."""
-    transformers = require_transformers()
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, padding_side="right")
-    except Exception as error:  # the tokenizers library raises plain Exception for a damaged file
-        raise FedBMError(f"transformers cannot read the tokenizer in {folder}") from error
-    if pooling == "biomedclip":
-        tower, context = load_tower(weights[0])
-        return tokenizer, lambda ids: tower(ids["input_ids"], ids["input_ids"] != tokenizer.pad_token_id), context
-    try:
-        model, info = transformers.AutoModel.from_pretrained(
-            str(folder), local_files_only=True, output_loading_info=True
-        )
-    except Exception as error:  # every architecture fails in its own way
-        raise FedBMError(f"transformers cannot load the model in {folder}") from error
+def _encode_batches(texts: Sequence[str], encoder: Encoder, folder: Path, weights: list[Path]) -> list[Tensor]:
+    """Return the vectors of each batch. Raise FedBMError for a text that is too long; never truncate it."""
+    load = require_transformers().AutoTokenizer.from_pretrained
+    tokenizer = load(str(folder), local_files_only=True, padding_side="right")
+    if encoder.pooling == "biomedclip":
+        read, limit = _load_biomedclip(tokenizer, weights)
+    else:
+        read, limit = _load_model(tokenizer, folder, encoder.pooling)
+    rows = []
+    for start in range(0, len(texts), BATCH):
+        some = list(texts[start : start + BATCH])
+        batch = dict(tokenizer(some, padding=True, truncation=False, return_tensors="pt"))
+        lengths = batch["attention_mask"].sum(dim=1)
+        if int(lengths.max()) > limit:
+            raise FedBMError(
+                f'"{some[int(lengths.argmax())][:60]}…" has {int(lengths.max())} tokens, but "{encoder.name}" reads at '
+                f"most {limit}; shorten the concept"
+            )
+        rows.append(read(batch))
+    return rows
+
+
+def _load_biomedclip(tokenizer: Any, weights: list[Path]) -> tuple[Reader, int]:
+    tower, limit = load_tower(weights[0])
+    return lambda batch: tower(batch["input_ids"], batch["input_ids"] != tokenizer.pad_token_id), limit
+
+
+def _load_model(tokenizer: Any, folder: Path, pooling: str) -> tuple[Reader, int]:
+    """Return a function that encodes a tokenised batch, and the largest number of tokens it accepts."""
+    load = require_transformers().AutoModel.from_pretrained
+    model, info = load(str(folder), local_files_only=True, output_loading_info=True)
     # transformers replaces missing weights by random ones. Only the pooler may be missing, because it is not used.
     if missing := sorted(key for key in info["missing_keys"] if not key.startswith("pooler.")):
-        raise FedBMError(f"{len(missing)} weights are missing in {weights[0]}, the first is {missing[0]}")
+        raise FedBMError(f"weights are missing in {folder}: {shorten_list(missing, 1)}")
     model.float().eval()
 
     def read(batch: dict[str, Tensor]) -> Tensor:
-        try:
-            hidden = model(**batch).last_hidden_state
-        except (AttributeError, TypeError, ValueError) as error:
-            raise FedBMError(f"the model in {folder} is a {type(model).__name__}, not a text encoder") from error
+        hidden: Tensor = model(**batch).last_hidden_state
         return hidden[:, 0] if pooling == "cls" else masked_mean(hidden, batch["attention_mask"])
 
-    return tokenizer, read, min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512))
+    return read, min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512))
 
 
 def masked_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """Return Σ_t m_t h_t / Σ_t m_t for hidden states [n,T,D] and a 0/1 mask [n,T]."""
     weights = mask.to(hidden.dtype).unsqueeze(-1)
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
-
-
-def _tokenize(texts: list[str], tokenizer: Any, limit: int, name: str) -> dict[str, Tensor]:
-    """Tokenise and pad the texts. Raise FedBMError for a text that is too long; never truncate it."""
-    try:
-        batch = dict(tokenizer(texts, padding=True, truncation=False, return_tensors="pt"))
-    except ValueError as error:
-        raise FedBMError(f'the tokenizer of "{name}" cannot pad, so the model is not a text encoder') from error
-    lengths = batch["attention_mask"].sum(dim=1)
-    if int(lengths.max()) > limit:
-        text = texts[int(lengths.argmax())]
-        raise FedBMError(
-            f'"{text[:60]}…" has {int(lengths.max())} tokens, but "{name}" reads at most {limit}; shorten the concept'
-        )
-    return batch
 
 
 def require_transformers() -> Any:
@@ -187,40 +175,31 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def weight_files(folder: Path, pooling: str) -> list[Path]:
-    """Return the weight files of *folder*, all of the preferred kind that exists, or []."""
+def find_files(folder: Path, pooling: str) -> list[Path]:
+    """Return the weight files of *folder*, all of one kind; raise FedBMError if there are none or no vocabulary.
+
+    Without a vocabulary transformers creates an empty one and reads every word as unknown.
+    """
     kinds = (sorted(folder.glob(pattern)) for pattern in _WEIGHTS[pooling])
-    return next((found for found in kinds if found), [])
-
-
-def check_folder(folder: Path, pooling: str) -> Path:
-    """Return *folder*; raise FedBMError if it does not contain weights and a vocabulary."""
-    if not folder.is_dir():
-        raise FedBMError(f"the folder {folder} does not exist; give the folder of the language model")
-    if not weight_files(folder, pooling):
-        wanted = join_words(_WEIGHTS[pooling]).replace("*", "")
-        raise FedBMError(f"{folder} does not contain a language model: {wanted} is missing")
-    # Without a vocabulary transformers creates an empty one and reads every word as unknown.
-    if not any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES):
-        raise FedBMError(f"{folder} does not contain a tokenizer: {join_words(_VOCABULARIES)} is missing")
-    return folder
+    weights = next((found for found in kinds if found), [])
+    if not weights or not any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES):
+        raise FedBMError(
+            f"{folder} is not the folder of a language model, which contains weights ({join_words(_WEIGHTS[pooling])}) "
+            f"and a vocabulary ({join_words(_VOCABULARIES)})"
+        )
+    return weights
 
 
 def fetch(hub: str, pooling: str) -> Path:
     """Return the folder of the model *hub* ("owner/name") in the Hugging Face cache; download it if necessary."""
-    require_transformers()  # huggingface_hub is installed with it
-    download = import_module("huggingface_hub").snapshot_download
-    failure: Exception | None = None
+    download = import_module("huggingface_hub").snapshot_download  # it is installed with transformers
     for cached in (True, False):
         for weights in _WEIGHTS[pooling]:
-            try:
-                found = download(hub, allow_patterns=[*_SMALL_FILES, weights], local_files_only=cached)
-            except Exception as error:  # hub, proxy, disk and network raise different errors with the same remedy
-                failure = error
-                continue
-            if weight_files(Path(found), pooling):
-                return Path(found)
+            with suppress(Exception):  # hub, proxy, disk and network raise different errors with the same remedy
+                found = Path(download(hub, allow_patterns=[*_SMALL_FILES, weights], local_files_only=cached))
+                find_files(found, pooling)
+                return found
     raise FedBMError(
         f'cannot download "{hub}" from Hugging Face, and it is not in the cache; check the name and the network, '
         "or give a downloaded copy by --encoder-dir, or saved concepts by --concept-file"
-    ) from failure
+    )
