@@ -81,38 +81,38 @@ def from_records(records: RecordDict) -> Envelope:
     return Envelope(body, packed)
 
 
-def send(grid: Grid, node: int, kind: str, envelope: Envelope, lifetime: float) -> str | None:
-    """Send a request, and return its id, or None if Flower did not accept it.
+def send(grid: Grid, node: int, kind: str, envelope: Envelope, lifetime: float) -> str:
+    """Send a request, and return its id, or '' if Flower did not accept it.
 
     After *lifetime* seconds Flower drops both the request and its reply.
     """
     from flwr.app import Message
 
     message = Message(to_records(envelope), node, kind, ttl=lifetime)
-    return next(iter(grid.push_messages([message])), None)
+    return next(iter(grid.push_messages([message])), "")
 
 
-def fetch(grid: Grid, message_id: str) -> Envelope | str | None:
-    """Return the reply, or an error in words, or None if there is no reply yet.
+def fetch(grid: Grid, message_id: str) -> Envelope | None:
+    """Return the reply, or None if there is none yet; raise FedBMError if none will come or it cannot be read.
 
     A reply belongs to the request that it names, since replies made by Flower itself have no node. Only the code of an
     error is used: its text may come from a site.
     """
     import httpx
 
+    if not message_id:
+        raise FedBMError("Flower did not accept the request")
     try:
         for reply in grid.pull_messages([message_id]):
             if reply.metadata.reply_to_message_id == message_id:
                 if reply.has_error():
-                    return f"no answer arrived: Flower reports error {int(reply.error.code)}"
+                    raise FedBMError(f"no answer arrived: Flower reports error {int(reply.error.code)}")
                 return from_records(reply.content)
         return None
-    except httpx.HTTPError:  # of the SuperLink
+    except (FedBMError, httpx.HTTPError):  # HTTPError: of the SuperLink
         raise
-    except FedBMError as error:  # of limit_messages() or from_records()
-        return str(error)
-    except Exception:  # Flower decodes what a node sent, and raises many kinds of errors
-        return "its answer cannot be decoded"
+    except Exception as error:  # Flower decodes what a node sent, and raises many kinds of errors
+        raise FedBMError("its answer cannot be decoded") from error
 
 
 def limit_messages(most: int) -> None:

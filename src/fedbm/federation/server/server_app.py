@@ -43,7 +43,6 @@ from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
 from fedbm.federation.protocol.packing import MAX_HEADER_LENGTH, digest
 from fedbm.federation.protocol.reply_checks import NormHistory, expected_upload, upload_size
 from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_file
-from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
@@ -175,9 +174,11 @@ class ServerRun:
         cohort = FlowerCohort(
             method,
             roster,
-            Requests(roster, self.task_pieces(), progress, every),
+            self.task_pieces(),
             expected,
             NormHistory(progress.accepted_norms, self.options.max_norm_ratio),
+            progress,
+            every,
             self.privacy_file,
         )
         return RoundLoop(
