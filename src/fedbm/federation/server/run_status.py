@@ -82,10 +82,6 @@ class RunStatus:
         more = {"rounds_done": len(self.rounds), "seconds_per_round": self.seconds_per_round}
         return {**self.status, **more, "seconds_remaining": self.seconds_remaining}
 
-    def curve(self, side: str = "val") -> list[tuple[int, float]]:
-        """Return (round, accuracy) of every evaluated round."""
-        return [(int(r["round"]), float(r[side]["accuracy"])) for r in self.rounds if r.get(side)]
-
     def remark(self, has_server_app: bool) -> str:
         """Return why the run failed, or that no server app is running, or ''."""
         if self.status["phase"] == "failed":
