@@ -65,9 +65,9 @@ class FederationOptions:
     on_lost_state: Literal["refuse", "fresh"] = option(
         "refuse", "what to do with a node that lost its client's state: leave it out, or let it start afresh"
     )
-    dp_noise: float = option(0.0, "noise multiplier z of client-side differential privacy; 0: none", least=0)
-    dp_clip: float = option(1.0, "norm C to which updates are clipped before noise is added", above=0)
-    dp_delta: float = option(1e-5, "δ at which ε is reported", above=0, most=1)
+    dp_noise: float = option(0.0, "noise multiplier z of client-side differential privacy; 0: none", least=0, most=1e6)
+    dp_clip: float = option(1.0, "norm C to which updates are clipped before noise is added", least=1e-9, most=1e9)
+    dp_delta: float = option(1e-5, "δ at which ε is reported", least=1e-30, most=1)
 
 
 def read_run_file(path: Path) -> tuple[Config, FederationOptions]:

@@ -55,29 +55,25 @@ def from_records(records: RecordDict) -> Envelope:
     """Return the envelope that to_records() converted; raise FedBMError for other records."""
     from flwr.app import ArrayRecord
 
-    values = records.config_records.get(_BODY)
-    if values is None or not isinstance(values.get("json"), str):
-        raise FedBMError("this is not a message of fedbm")
-    texts = {key: value for key, value in values.items() if key == "json" or key.startswith("header:")}
-    if any(not isinstance(text, str) or len(text) > MAX_HEADER_LENGTH for text in texts.values()):
-        raise FedBMError("the message's text is too long")
     try:
-        body = json.loads(str(texts["json"]))
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise FedBMError("the message's text cannot be read")
-    packed = {}
-    for key, header in texts.items():
-        kind, _, name = key.partition(":")
-        if kind == "header":
+        values = records.config_records[_BODY]
+        texts = {key: value for key, value in values.items() if key == "json" or key.startswith("header:")}
+        if any(not isinstance(text, str) or len(text) > MAX_HEADER_LENGTH for text in texts.values()):
+            raise ValueError("a text")
+        if not isinstance(body := json.loads(str(texts.pop("json"))), dict):
+            raise ValueError("the body")
+        packed = {}
+        for key, header in texts.items():
+            name = key.removeprefix("header:")
             arrays = records.array_records.get(f"tensors:{name}") or ArrayRecord()
             inline = {wire: values[f"{wire}:{name}"] for wire in DTYPES if f"{wire}:{name}" in values}
             sound = all(array.stype == _STYPE and wire in DTYPES for wire, array in arrays.items())
             if not sound or not all(isinstance(buffer, bytes) for buffer in inline.values()):
-                raise FedBMError("the message's tensors are not packed as fedbm packs them")
+                raise ValueError("the tensors")
             large = {wire: array.data for wire, array in arrays.items()}
             packed[name] = Packed(str(header), {**large, **cast(dict[str, bytes], inline)})
+    except (KeyError, ValueError, RecursionError) as error:
+        raise FedBMError("this is not a message of fedbm") from error
     return Envelope(body, packed)
 
 

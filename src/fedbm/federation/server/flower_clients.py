@@ -61,7 +61,6 @@ class FlowerCohort:
     roster: Roster
     task_pieces: Mapping[str, State]
     expected: Mapping[str, Form]
-    norms: NormHistory
     progress: Progress
     checkpoint_every: int  # rounds
     privacy_file: Path | None  # if sites add noise
@@ -69,6 +68,7 @@ class FlowerCohort:
     _round: int = 0
 
     def __post_init__(self) -> None:
+        self.norms = NormHistory(self.progress.accepted_norms, self.roster.options.max_norm_ratio)
         self._before = self._durable = dict(self.progress.client_rounds)  # at the start of the round; at a checkpoint
 
     def census(self) -> Mapping[int, Facts]:
