@@ -236,7 +236,11 @@ def is_safe_name(name: Any) -> bool:
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}", name) is not None
 
 
-class SiteRefusal(FedBMError):
+class CensusOutdated(FedBMError):
+    """A node's census no longer holds, so the server asks for it again."""
+
+
+class SiteRefusal(CensusOutdated):
     """A site's refusal, at the server."""
 
     def __init__(self, body: Mapping[str, Any], classes: tuple[str, ...]) -> None:

@@ -8,8 +8,9 @@ in memory. A request that is still open at its deadline is checked once more. Th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +18,12 @@ import numpy as np
 
 from fedbm.engine.checkpoint import Progress
 from fedbm.engine.clients.cohort import ClientResult, merge_pieces
-from fedbm.engine.evaluate import score_confusion
+from fedbm.engine.evaluate import join_scores, score_confusion
 from fedbm.engine.round_record import ModelScores, PersonalScores
 from fedbm.engine.run_folder import FORMAT
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.flower_records import POLL, Envelope, send
-from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, printable
+from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, CensusOutdated, printable
 from fedbm.federation.protocol.packing import Packed, pack
 from fedbm.federation.protocol.reply_checks import (
     Form,
@@ -46,11 +47,14 @@ EXTRA_LIFETIME_S = 60.0
 
 
 class Reply(NamedTuple):
-    """A client's answer, or the error that explains why there is none."""
+    """A client's reply: what was read from its answer, or the error that explains why nothing was."""
 
     client: int
-    answer: Envelope | FedBMError
+    found: Any
+    error: FedBMError | None
     sent: int  # bytes
+    received: int
+    missing: bool  # there is no answer
 
 
 @dataclass
@@ -82,8 +86,14 @@ class FlowerCohort:
     def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
         self._begin(round_)
         sent = merge_pieces(pieces)
-        for reply in self._replies(TRAIN, round_, clients, pieces):
-            yield None if reply is None else self._result(round_, reply, sent)
+        for reply in self._replies(TRAIN, round_, clients, pieces, partial(self._read_upload, round_, sent)):
+            if reply is None:
+                yield None
+            elif reply.error is None:
+                yield ClientResult(reply.found, None, reply.sent, reply.received)
+            else:
+                empty = Upload(reply.client, 0, {})
+                yield ClientResult(empty, str(reply.error), reply.sent, reply.received, reply.missing)
 
     def close(self) -> None:
         """Do nothing: nodes belong to their sites."""
@@ -94,17 +104,13 @@ class FlowerCohort:
         for _ in range(self.roster.options.max_round_attempts):
             clients = self.roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
-            for reply in self._replies(EVALUATE, round_, clients, pieces):
+            for reply in self._replies(EVALUATE, round_, clients, pieces, self._read_matrices):
                 if reply is None:
                     yield None
                     continue
                 sent += reply.sent
-                if isinstance(reply.answer, FedBMError):
-                    continue
-                try:
-                    found[reply.client] = self._matrices(round_, reply.client, reply.answer.body)
-                except FedBMError as error:
-                    self.roster.record_rejected(reply.client, round_, error)
+                if reply.error is None:
+                    found[reply.client] = reply.found
             covered = all(any(side in own for own in found.values()) for side in SCORED)
             enough = clients and len(found) >= min(self.roster.needed, len(clients))
             if enough and (covered or len(found) == len(clients)):  # a late node may have the images of a split
@@ -122,31 +128,48 @@ class FlowerCohort:
             self._durable = dict(self.progress.client_rounds)
         self._round, self._before = round_, dict(self.progress.client_rounds)
 
-    def _replies(self, kind: str, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[Reply | None]:
-        """Yield one reply per client in the order of *clients*, and None while waiting.
+    def _replies(
+        self, kind: str, round_: int, clients: Sequence[int], pieces: Pieces, read: Callable[[int, Envelope], Any]
+    ) -> Iterator[Reply | None]:
+        """Yield one reply per client in the order of *clients*, and None while waiting. *read* checks an answer."""
+        packed, roster = self._pack(pieces), self.roster
+        requests = {client: self._ask(kind, round_, client, packed) for client in clients}  # client → id, bytes
+        for arrived in self._answers({client: request_id for client, (request_id, _) in requests.items()}):
+            if arrived is None:
+                yield None
+                continue
+            client, answer = arrived
+            found, error, received, missing = None, None, 0, isinstance(answer, FedBMError)
+            try:
+                if isinstance(answer, FedBMError):
+                    raise answer
+                received = sum(item.size for item in answer.packed.values())
+                roster.nodes[client].holds = {name: item.digest for name, item in packed.items()}
+                roster.nodes[client].missed = 0
+                check_equal(answer.body, terms=roster.terms_digest, client=client, round=round_)
+                found = read(client, answer)
+            except FedBMError as failure:
+                error = failure
+                roster.record_failure(client, round_, failure, missing, received)
+            yield Reply(client, found, error, requests[client][1], received, missing)
+
+    def _answers(self, requests: dict[int, str]) -> Iterator[tuple[int, Envelope | FedBMError] | None]:
+        """Yield each client and its answer, or why there is none, in the order of *requests*; None while waiting.
 
         A reply is matched by the id of its request, so a late reply to an earlier attempt is never read.
         """
-        packed = self._pack(pieces)
-        requests = {client: self._ask(kind, round_, client, packed) for client in clients}  # client → id, bytes
         deadline = time.monotonic() + self.roster.options.deadline_s
-        self.roster.write_status()
-        arrived: dict[int, Reply] = {}
-        for client in clients:
+        arrived: dict[int, Envelope | FedBMError] = {}
+        for client in list(requests):
             while client not in arrived:
-                for other, (request_id, sent) in list(requests.items()):
+                for other, request_id in list(requests.items()):
                     if (answer := self.roster.read_reply(other, request_id, deadline)) is not None:
                         del requests[other]
-                        arrived[other] = Reply(other, answer, sent)
+                        arrived[other] = answer
                 if client not in arrived:
                     yield None
                     time.sleep(POLL)
-            reply, node = arrived.pop(client), self.roster.nodes[client]
-            if isinstance(reply.answer, FedBMError):
-                self.roster.record_missed(client, round_, reply.answer)
-            else:
-                node.missed, node.holds = 0, {name: item.digest for name, item in packed.items()}
-            yield reply
+            yield client, arrived.pop(client)
 
     def _pack(self, pieces: Pieces) -> dict[str, Packed]:
         """Return every piece packed. A piece with a known version is not packed again."""
@@ -176,34 +199,18 @@ class FlowerCohort:
         lifetime = 2 * roster.options.deadline_s + EXTRA_LIFETIME_S
         return send(roster.grid, node.id, kind, Envelope(body, missing), lifetime), size
 
-    def _result(self, round_: int, reply: Reply, sent: State) -> ClientResult:
-        """Check a reply, and return it for the round loop, with the reason if there is no usable upload."""
-        client, answer = reply.client, reply.answer
-        empty = Upload(client, 0, {})
-        if isinstance(answer, FedBMError):
-            return ClientResult(empty, str(answer), reply.sent, 0, missing=True)
-        packed = answer.packed.get(UPLOAD, Packed("", {}))
-        try:
-            upload = self._read_upload(round_, self.roster.joined[client].facts, answer.body, packed, sent)
-        except FedBMError as error:
-            self.roster.record_rejected(client, round_, error, bytes=packed.size)
-            return ClientResult(empty, str(error), reply.sent, packed.size)
-        return ClientResult(upload, None, reply.sent, packed.size)
-
-    def _read_upload(self, round_: int, facts: Facts, body: Mapping[str, Any], packed: Packed, sent: State) -> Upload:
+    def _read_upload(self, round_: int, sent: State, client: int, answer: Envelope) -> Upload:
         """Return a client's upload; raise FedBMError if anything is wrong with the answer."""
-        client, loss = facts.client, None
-        check_equal(body, terms=self.roster.terms_digest, client=client, round=round_)
-        training = read_training(body)
+        facts, loss, options = self.roster.joined[client].facts, None, self.roster.options
+        packed = answer.packed.get(UPLOAD, Packed("", {}))
+        training = read_training(answer.body)
         if self.privacy_file:  # the privacy is spent even if the upload is rejected
-            loss = save_privacy(self.privacy_file, self.roster.options.dp_delta, client, training.privacy)
+            loss = save_privacy(self.privacy_file, options.dp_delta, client, training.privacy)
         if training.n != facts.n:
-            self.roster.ask_again(client)
-            raise FedBMError(f"it trained on {printable(training.n)} images, but its census has {facts.n}")
-        state, norm = read_upload(packed, self.expected, sent, self.roster.options.max_norm)
+            raise CensusOutdated(f"it trained on {printable(training.n)} images, but its census has {facts.n}")
+        state, norm = read_upload(packed, self.expected, sent, options.max_norm)
         if not counts_fit(state, sent, self.method, facts):
-            self.roster.ask_again(client)
-            raise FedBMError("its numbers of images per class differ from its census")
+            raise CensusOutdated("its numbers of images per class differ from its census")
         self.norms.accept(round_, facts.n, norm)
         if training.keeps:
             self.progress.client_rounds[client] = round_
@@ -214,52 +221,45 @@ class FlowerCohort:
             bytes=packed.size,
             digest=packed.digest,
             privacy=loss,
-            head=printable(body.get("head")),
+            head=printable(answer.body.get("head")),
         )
         return Upload(client, facts.n, state, training.mean_losses, training.seconds)
 
-    def _matrices(self, round_: int, client: int, body: Mapping[str, Any]) -> dict[str, Array]:
+    def _read_matrices(self, client: int, answer: Envelope) -> dict[str, Array]:
         """Return a node's confusion matrices by side; each must count as many images as its census announced."""
-        check_equal(body, terms=self.roster.terms_digest, client=client, round=round_)
-        sent = body.get("confusion")
+        sent = answer.body.get("confusion")
         if not isinstance(sent, dict):
             raise FedBMError("it sent no confusion matrices")
         classes, images = len(self.roster.classes), self.roster.joined[client].scored
         found = {side: read_matrix(sent[side], classes) for side in SCORED if side in sent}
-        if self.method.personalises and "personal" in body:
-            found["personal"] = read_matrix(body["personal"], classes)
+        if self.method.personalises and "personal" in answer.body:
+            found["personal"] = read_matrix(answer.body["personal"], classes)
         for side, matrix in found.items():
             announced = images["test" if side == "personal" else side]
             if (total := int(matrix.sum())) != announced:
-                self.roster.ask_again(client)
-                raise FedBMError(f"it scored {total} images of {side}, but its census announced {announced}")
+                raise CensusOutdated(f"it scored {total} images of {side}, but its census announced {announced}")
         return found
 
     def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> ModelScores:
         zero = np.zeros((len(self.roster.classes),) * 2, dtype=np.int64)
-        sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SCORED}
-        for side, total in sums.items():
-            if not total.sum():
+        sites = [found.get(client, {}) for client in range(self.roster.options.nodes)]
+        matrices = {side: np.stack([own.get(side, zero) for own in sites]) for side in SCORED}
+        for side in SCORED:
+            if not matrices[side].any():
                 raise FedBMError(f"round {round_}: {no_images(side)}")
         personal = {
             str(client): scores_from_confusion(own["personal"])["accuracy"]
             for client, own in found.items()
-            if "personal" in own and own["personal"].sum()
+            if "personal" in own and own["personal"].any()
         }
         nodes = [
             {**self.roster.identify(client), "images": {side: int(own[side].sum()) for side in SCORED if side in own}}
             for client, own in sorted(found.items())
         ]
-        by_site = [found.get(client, {}).get("test", zero) for client in range(self.roster.options.nodes)]
-        self.roster.audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
-        return ModelScores(
-            val=score_confusion(sums["val"]),
-            test=score_confusion(sums["test"]),
-            confusion=tuple(map(tuple, sums["test"].tolist())),
-            by_source=tuple(tuple(map(tuple, matrix.tolist())) for matrix in by_site),
-            personal=PersonalScores(float(np.mean(list(personal.values()))), personal) if personal else None,
-            scored=tuple(sorted(found)),
-        )
+        self.roster.audit.append("scored", round=round_, nodes=nodes, images=int(matrices["test"].sum()))
+        scores = join_scores({side: (score_confusion(own.sum(axis=0)), own) for side, own in matrices.items()})
+        mean = PersonalScores(float(np.mean(list(personal.values()))), personal) if personal else None
+        return replace(scores, personal=mean, scored=tuple(sorted(found)))
 
 
 def no_images(side: str) -> str:

@@ -18,7 +18,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import Registered
 from fedbm.federation.protocol.flower_records import POLL, Envelope, fetch, send
-from fedbm.federation.protocol.messages import CENSUS, REFUSED, SiteRefusal, printable, versions
+from fedbm.federation.protocol.messages import CENSUS, REFUSED, CensusOutdated, SiteRefusal, printable, versions
 from fedbm.federation.protocol.reply_checks import Census, check_equal, read_census
 from fedbm.federation.server.run_setup import Agreement
 from fedbm.federation.server.run_status import StatusFile, utc_now
@@ -77,6 +77,7 @@ class Roster:
         selected = count_selected(self.options.nodes, agreement.config.train.participation)
         self.needed = min(self.options.min_updates, selected)  # nodes without which no round can count
         self._first = True
+        status.list_nodes = self.list_nodes
 
     def gather(self, heal: bool) -> list[int]:
         """Return the clients that can be asked now. Wait for all registered nodes at first, later for those needed.
@@ -102,7 +103,6 @@ class Roster:
             self.nodes[client].state = "resting" if client in resting else "ready"
         for client in resting:
             self.nodes[client].missed -= heal
-        self.write_status()
         return sorted(self.joined.keys() - resting) if len(self.joined) >= self.needed else []
 
     def read_reply(self, client: int, request_id: str, deadline: float) -> Envelope | FedBMError | None:
@@ -118,36 +118,27 @@ class Roster:
         if reply is None:
             return None
         node.state, node.last_seen = "answered", utc_now()
-        self.write_status()
         return reply if reply.body.get("code") == "ok" else SiteRefusal(reply.body, self.classes)
 
     def identify(self, client: int) -> dict[str, Any]:
         """Return the fields that identify a client in an audit line."""
         return self.nodes[client].owner.identify()
 
-    def record_missed(self, client: int, round_: int, error: FedBMError) -> None:
-        """Count a missed deadline or a refusal."""
-        node = self.nodes[client]
-        node.missed += 1
-        who = self.identify(client)
-        self.audit.append("missed", **who, round=round_, why=str(error), missed_deadlines=node.missed)
-        if isinstance(error, SiteRefusal):
-            self.ask_again(client)
-        self.write_status()
+    def record_failure(self, client: int, round_: int, error: FedBMError, missing: bool, received: int) -> None:
+        """Record a missing or rejected answer. If the node's census no longer holds, ask for it again."""
+        node, who = self.nodes[client], self.identify(client)
+        if missing:
+            node.missed += 1
+            self.audit.append("missed", **who, round=round_, why=str(error), missed_deadlines=node.missed)
+        else:
+            node.rejected = f"round {round_}: {error}"
+            self.audit.append("rejected", **who, round=round_, why=str(error), bytes=received)
+        if isinstance(error, CensusOutdated):
+            del self.joined[client]
+            self._ask(node)
 
-    def record_rejected(self, client: int, round_: int, error: FedBMError, **facts: Any) -> None:
-        """Record a rejected answer in the audit and in the status."""
-        self.audit.append("rejected", **self.identify(client), round=round_, **facts, why=str(error))
-        self.nodes[client].rejected = f"round {round_}: {error}"
-        self.write_status()
-
-    def ask_again(self, client: int) -> None:
-        """Ask a node for its census again: it has refused a request, or its census is outdated."""
-        self.joined.pop(client, None)
-        self._ask(self.nodes[client])
-
-    def write_status(self) -> None:
-        """Write the nodes to the status: those that take part, then those that are refused."""
+    def list_nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes for the status: those that take part, then those that are refused."""
         rows = []
         for client, node in self.nodes.items():
             takes_part = client in self.joined
@@ -161,7 +152,7 @@ class Roster:
                     "rejected": node.rejected,
                 }
                 rows.append(row)
-        self._status.write(nodes=sorted(rows, key=lambda row: row["client"] is None))
+        return sorted(rows, key=lambda row: row["client"] is None)
 
     def _update(self) -> None:
         """Drop nodes that have left, ask new ones for their census, and read the answers."""
@@ -180,7 +171,7 @@ class Roster:
                     self._ask(node)
                 if node.request_id is not None:
                     self._read_census(client, node, node.request_id)
-        self.write_status()
+        self._status.write()
 
     def _ask(self, node: Node) -> None:
         request = Envelope({"terms": self.terms, "head": self.audit.head})
