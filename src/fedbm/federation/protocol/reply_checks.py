@@ -19,7 +19,7 @@ from fedbm.engine.clients.cohort import find_nonfinite, merge_pieces
 from fedbm.engine.local_training import Samples, finish_client
 from fedbm.engine.round_record import Seconds
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.messages import SCORED, printable
+from fedbm.federation.protocol.messages import SCORED, CensusOutdated, printable
 from fedbm.federation.protocol.packing import Packed, start_of, unpack
 from fedbm.methods import is_plugin
 from fedbm.methods.base import Facts, Method, Pieces, State, Task
@@ -34,7 +34,6 @@ NORM_ROUNDS = 5
 HALF_ERROR = 2.0**-10  # more than the relative error of half precision
 
 T = TypeVar("T")
-Form = tuple[torch.dtype, tuple[int, ...]]
 Accepted = MutableMapping[int, list[tuple[int, float]]]  # round → (n, norm) of each accepted update
 Cell = Annotated[int, Range(0, 10**9)]  # so that sums fit in 64 bits; the census bounds the whole matrix
 Matrix = Annotated[tuple[Annotated[tuple[Cell, ...], Length("classes")], ...], Length("classes")]
@@ -129,8 +128,8 @@ def read_matrix(value: Any, classes: int) -> Array:
     return np.array(read_answer(Matrix, value, "confusion matrix", {"classes": classes}), dtype=np.int64)
 
 
-def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces) -> dict[str, Form]:
-    """Return name → dtype and shape of what a client sends. This loads the pieces into *model*."""
+def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces) -> State:
+    """Return what a client sends, as tensors without values. This loads the pieces into *model*."""
     facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
     context = method.start_client(model, merge_pieces(pieces), method.client_init(task, facts), facts)
     device, (channels, height, width) = next(model.parameters()).device, task.shape
@@ -138,20 +137,15 @@ def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces
     number = torch.zeros(1, dtype=torch.int64, device=device)  # of the image, and of its class
     blank = Samples(image, number, number, task.normalise().to(device))
     upload, _ = finish_client(method, model, blank, context, facts)
-    return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
+    return {name: value.to("meta") for name, value in upload.items()}
 
 
-def upload_size(expected: Mapping[str, Form]) -> int:
-    """Return the bytes of an upload, without its header and without compression."""
-    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in expected.values())
-
-
-def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_norm: float) -> tuple[State, float]:
+def read_upload(packed: Packed, expected: State, sent: State, max_norm: float) -> tuple[State, float]:
     """Return the decoded upload and the norm of its update; raise FedBMError if anything is wrong with it."""
     state = unpack(packed, base=sent)
-    for name, (dtype, shape) in expected.items():
-        if name not in state or (state[name].dtype, tuple(state[name].shape)) != (dtype, shape):
-            raise FedBMError(f"{name} is missing, or is not {dtype} with the shape {list(shape)}")
+    for name, form in expected.items():
+        if name not in state or (state[name].dtype, state[name].shape) != (form.dtype, form.shape):
+            raise FedBMError(f"{name} is missing, or is not {form.dtype} with the shape {list(form.shape)}")
     if len(state) > len(expected):
         raise FedBMError("it has tensors that the method does not send")
     if flaw := find_nonfinite(state):
@@ -163,17 +157,17 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     return sound, norm
 
 
-def counts_fit(state: State, sent: State, method: Method, facts: Facts) -> bool:
-    """Return whether an upload with numbers of images per class, which weigh its statistics, has those of the census.
+def check_counts(state: State, sent: State, method: Method, facts: Facts) -> None:
+    """Raise CensusOutdated if an upload's numbers of images per class, its weights, are not those of the census.
 
     Half precision may round them, or with delta their difference to what was sent.
     """
     name = f"{method.name}.counts"
-    if is_plugin(method) or name not in state:
-        return True
-    known = torch.tensor(facts.label_counts, dtype=torch.float64)
-    slack = HALF_ERROR * (known + start_of(name, state[name], sent).abs())
-    return bool(((state[name].double() - known).abs() <= slack).all())
+    if name in state and not is_plugin(method):
+        known = torch.tensor(facts.label_counts, dtype=torch.float64)
+        slack = HALF_ERROR * (known + start_of(name, state[name], sent).abs())
+        if not bool(((state[name].double() - known).abs() <= slack).all()):
+            raise CensusOutdated("its numbers of images per class differ from its census")
 
 
 def update_norm(state: State, sent: State) -> float:

@@ -41,12 +41,12 @@ from fedbm.federation.node.supernode import shorten_object_waits
 from fedbm.federation.protocol.flower_records import limit_messages
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
 from fedbm.federation.protocol.packing import MAX_HEADER_LENGTH, digest
-from fedbm.federation.protocol.reply_checks import expected_upload, upload_size
+from fedbm.federation.protocol.reply_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_file
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
-from fedbm.methods.base import State, Steps
+from fedbm.methods.base import State, Steps, size_of
 from fedbm.runs.run_file_types import Privacy
 from fedbm.runs.run_file_writer import write_description, write_final_files
 from fedbm.runs.runner import iterate_loop, start_or_resume
@@ -158,7 +158,7 @@ class ServerRun:
         pieces = broadcast(method, model, start.server, progress.round + 1)
         sets, notes = self.load_sets(), list[str]()
         expected = expected_upload(method, model, self.task, pieces)
-        limit_messages(upload_size(expected) + MAX_OTHER_BYTES)
+        limit_messages(size_of(expected) + MAX_OTHER_BYTES)
         steps: Steps = plain_steps
         if uses_cuda_graphs(config.engine, method, self.device):  # as in one process
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
