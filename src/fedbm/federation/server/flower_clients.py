@@ -46,11 +46,11 @@ EXTRA_LIFETIME_S = 60.0
 
 
 class Reply(NamedTuple):
-    """A client's reply: what was read from its answer, or the error that explains why nothing was."""
+    """A client's reply: what was read from its answer, or why nothing was."""
 
     client: int
     found: Any
-    error: FedBMError | None
+    rejection: str | None
     sent: int  # bytes
     received: int
     missing: bool  # there is no answer
@@ -88,11 +88,9 @@ class FlowerCohort:
         for reply in self._replies(TRAIN, round_, clients, pieces, partial(self._read_upload, round_, sent)):
             if reply is None:
                 yield None
-            elif reply.error is None:
-                yield ClientResult(reply.found, None, reply.sent, reply.received)
-            else:
-                empty = Upload(reply.client, 0, {})
-                yield ClientResult(empty, str(reply.error), reply.sent, reply.received, reply.missing)
+                continue
+            upload = reply.found or Upload(reply.client, 0, {})
+            yield ClientResult(upload, reply.rejection, reply.sent, reply.received, reply.missing)
 
     def close(self) -> None:
         """Do nothing: nodes belong to their sites."""
@@ -108,7 +106,7 @@ class FlowerCohort:
                     yield None
                     continue
                 sent += reply.sent
-                if reply.error is None:
+                if reply.rejection is None:
                     found[reply.client] = reply.found
             covered = all(any(side in own for own in found.values()) for side in SCORED)
             enough = clients and len(found) >= min(self.roster.needed, len(clients))
@@ -132,13 +130,12 @@ class FlowerCohort:
     ) -> Iterator[Reply | None]:
         """Yield one reply per client in the order of *clients*, and None while waiting. *read* checks an answer."""
         packed, roster = self._pack(pieces), self.roster
-        requests = {client: self._ask(kind, round_, client, packed) for client in clients}  # client → id, bytes
-        for arrived in self._answers({client: request_id for client, (request_id, _) in requests.items()}):
+        for arrived in self._answers({client: self._ask(kind, round_, client, packed) for client in clients}):
             if arrived is None:
                 yield None
                 continue
-            client, answer = arrived
-            found, error, received, missing = None, None, 0, isinstance(answer, FedBMError)
+            client, answer, sent = arrived
+            found, rejection, received, missing = None, None, 0, isinstance(answer, FedBMError)
             try:
                 if isinstance(answer, FedBMError):
                     raise answer
@@ -147,28 +144,29 @@ class FlowerCohort:
                 roster.nodes[client].missed = 0
                 check_equal(answer.body, terms=roster.terms_digest, client=client, round=round_)
                 found = read(client, answer)
-            except FedBMError as failure:
-                error = failure
-                roster.record_failure(client, round_, failure, missing, received)
-            yield Reply(client, found, error, requests[client][1], received, missing)
+            except FedBMError as error:
+                rejection = str(error)
+                roster.record_failure(client, round_, error, missing, received)
+            yield Reply(client, found, rejection, sent, received, missing)
 
-    def _answers(self, requests: dict[int, str]) -> Iterator[tuple[int, Envelope | FedBMError] | None]:
-        """Yield each client and its answer, or why there is none, in the order of *requests*; None while waiting.
+    def _answers(self, requests: dict[int, tuple[str, int]]) -> Iterator[tuple[int, Envelope | FedBMError, int] | None]:
+        """Yield each client, its answer or why there is none, and the bytes sent to it; None while waiting.
 
-        A reply is matched by the id of its request, so a late reply to an earlier attempt is never read.
+        *requests* contains the id and the bytes of each client's request. A reply is matched by the id, so a late reply
+        to an earlier attempt is never read.
         """
         deadline = time.monotonic() + self.roster.options.deadline_s
-        arrived: dict[int, Envelope | FedBMError] = {}
-        for client in list(requests):
+        waiting, arrived = dict(requests), dict[int, Envelope | FedBMError]()
+        for client, (_, sent) in requests.items():
             while client not in arrived:
-                for other, request_id in list(requests.items()):
+                for other, (request_id, _) in list(waiting.items()):
                     if (answer := self.roster.read_reply(other, request_id, deadline)) is not None:
-                        del requests[other]
+                        del waiting[other]
                         arrived[other] = answer
                 if client not in arrived:
                     yield None
                     time.sleep(POLL)
-            yield client, arrived.pop(client)
+            yield client, arrived.pop(client), sent
 
     def _pack(self, pieces: Pieces) -> dict[str, Packed]:
         """Return every piece packed. A piece with a known version is not packed again."""
