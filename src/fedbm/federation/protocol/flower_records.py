@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import httpx
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, MAX_HEADER_LENGTH, Packed
 
 if TYPE_CHECKING:
-    from flwr.app import RecordDict
     from flwr.serverapp import Grid
 
 POLL = 0.2  # seconds between two checks for a reply
@@ -33,8 +35,6 @@ class Envelope:
 
 
 def to_records(envelope: Envelope) -> RecordDict:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
     values: dict[str, Any] = {"json": json.dumps(envelope.body, allow_nan=False, ensure_ascii=False)}
     records = RecordDict()
     for name, packed in envelope.packed.items():
@@ -53,8 +53,6 @@ def to_records(envelope: Envelope) -> RecordDict:
 
 def from_records(records: RecordDict) -> Envelope:
     """Return the envelope that to_records() converted; raise FedBMError for other records."""
-    from flwr.app import ArrayRecord
-
     try:
         values = records.config_records[_BODY]
         texts = {key: value for key, value in values.items() if key == "json" or key.startswith("header:")}
@@ -82,8 +80,6 @@ def send(grid: Grid, node: int, kind: str, envelope: Envelope, lifetime: float) 
 
     After *lifetime* seconds Flower drops both the request and its reply.
     """
-    from flwr.app import Message
-
     message = Message(to_records(envelope), node, kind, ttl=lifetime)
     return next(iter(grid.push_messages([message])), "")
 
@@ -94,8 +90,6 @@ def fetch(grid: Grid, message_id: str) -> Envelope | None:
     A reply belongs to the request that it names, since replies made by Flower itself have no node. Only the code of an
     error is used: its text may come from a site.
     """
-    import httpx
-
     if not message_id:
         raise FedBMError("Flower did not accept the request")
     try:

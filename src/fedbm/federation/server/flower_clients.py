@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from fedbm.federation.protocol.reply_checks import (
     read_upload,
 )
 from fedbm.federation.server.roster import Roster
-from fedbm.methods.base import Facts, Method, Piece, Pieces, State, Upload
+from fedbm.methods.base import Facts, Method, Pieces, State, Upload
 from fedbm.runs.run_file_types import Privacy, PrivacyLoss
 from fedbm.utils.io import read_json, write_json
 from fedbm.utils.json_records import decode
@@ -62,12 +62,11 @@ class FlowerCohort:
 
     method: Method
     roster: Roster
-    task_pieces: Mapping[str, State]
+    task_pieces: Pieces
     expected: State  # an upload without values
     progress: Progress
     checkpoint_every: int  # rounds
     privacy_file: Path | None  # if sites add noise
-    _packed: dict[str, tuple[int, Packed]] = field(default_factory=dict)  # piece → version and packed state
     _round: int = 0
 
     def __post_init__(self) -> None:
@@ -109,7 +108,7 @@ class FlowerCohort:
                 if reply.rejection is None:
                     found[reply.client] = reply.found
             covered = all(any(side in own for own in found.values()) for side in SCORED)
-            enough = clients and len(found) >= min(self.roster.needed, len(clients))
+            enough = len(found) >= self.roster.needed
             if enough and (covered or len(found) == len(clients)):  # a late node may have the images of a split
                 scored = {client: own for client, own in found.items() if own}
                 yield self._evaluation(round_, scored), sent
@@ -129,7 +128,8 @@ class FlowerCohort:
         self, kind: str, round_: int, clients: Sequence[int], pieces: Pieces, read: Callable[[int, Envelope], Any]
     ) -> Iterator[Reply | None]:
         """Yield one reply per client in the order of *clients*, and None while waiting. *read* checks an answer."""
-        packed, roster = self._pack(pieces), self.roster
+        roster = self.roster
+        packed = {name: pack(piece.state) for name, piece in {**self.task_pieces, **pieces}.items()}
         for arrived in self._answers({client: self._ask(kind, round_, client, packed) for client in clients}):
             if arrived is None:
                 yield None
@@ -167,14 +167,6 @@ class FlowerCohort:
                     yield None
                     time.sleep(POLL)
             yield client, arrived.pop(client), sent
-
-    def _pack(self, pieces: Pieces) -> dict[str, Packed]:
-        """Return every piece packed. A piece with a known version is not packed again."""
-        whole = {**{name: Piece(0, state) for name, state in self.task_pieces.items()}, **pieces}
-        for name, piece in whole.items():
-            if name not in self._packed or self._packed[name][0] != piece.version:
-                self._packed[name] = piece.version, pack(piece.state)
-        return {name: self._packed[name][1] for name in whole}
 
     def _ask(self, kind: str, round_: int, client: int, packed: Mapping[str, Packed]) -> tuple[str, int]:
         """Send one node its request, with the pieces that it does not have; return the id and the bytes."""

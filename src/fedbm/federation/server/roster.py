@@ -11,7 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from flwr.serverapp import Grid
 
 from fedbm.engine.round_loop import count_selected
 from fedbm.errors import FedBMError
@@ -23,9 +25,6 @@ from fedbm.federation.protocol.reply_checks import Census, check_equal, read_cen
 from fedbm.federation.server.run_setup import Agreement
 from fedbm.federation.server.run_status import StatusFile, utc_now
 from fedbm.utils.io import digest_of
-
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
 
 # Answers to the census are read between rounds, so Flower must keep an answer for longer than a round lasts.
 CENSUS_LIFETIME_S = 24 * 3600.0
@@ -48,6 +47,11 @@ class Node:
     ask_at: float = 0.0  # when it is asked next
     refusal: str = ""  # why it does not take part
     unapproved: bool = False  # a person must still approve the run there
+
+    def row(self, client: int | None, state: str) -> dict[str, Any]:
+        """Return the node for the status."""
+        seen = {"missed_deadlines": self.missed, "last_seen": self.last_seen, "rejected": self.rejected}
+        return {"client": client, "name": self.owner.name, "state": state, **seen}
 
     def start_again(self) -> Node:
         """Return the node without anything that ends when it joins or leaves."""
@@ -139,20 +143,9 @@ class Roster:
 
     def list_nodes(self) -> list[dict[str, Any]]:
         """Return the nodes for the status: those that take part, then those that are refused."""
-        rows = []
-        for client, node in self.nodes.items():
-            takes_part = client in self.joined
-            if takes_part or node.refusal:
-                row = {
-                    "client": client if takes_part else None,
-                    "name": node.owner.name,
-                    "state": node.state if takes_part else f"refused: {node.refusal}",
-                    "missed_deadlines": node.missed,
-                    "last_seen": node.last_seen,
-                    "rejected": node.rejected,
-                }
-                rows.append(row)
-        return sorted(rows, key=lambda row: row["client"] is None)
+        joined = [node.row(client, node.state) for client, node in self.nodes.items() if client in self.joined]
+        refused = [node for client, node in self.nodes.items() if client not in self.joined and node.refusal]
+        return [*joined, *(node.row(None, f"refused: {node.refusal}") for node in refused)]
 
     def _update(self) -> None:
         """Drop nodes that have left, ask new ones for their census, and read the answers."""

@@ -46,7 +46,7 @@ from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_fi
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
-from fedbm.methods.base import State, Steps, size_of
+from fedbm.methods.base import Piece, Steps, size_of
 from fedbm.runs.run_file_types import Privacy
 from fedbm.runs.run_file_writer import write_description, write_final_files
 from fedbm.runs.runner import iterate_loop, start_or_resume
@@ -195,13 +195,13 @@ class ServerRun:
         indices = {side: torch.from_numpy(dataset.indices(side)).to(images.device) for side in SCORED}
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items()}
 
-    def task_pieces(self) -> dict[str, State]:
+    def task_pieces(self) -> dict[str, Piece]:
         """Return the pieces of the task itself, sent once: embeddings and initial weights."""
-        pieces: dict[str, State] = {}
+        pieces = {}
         if self.task.concepts is not None:
-            pieces[CONCEPTS] = {"embeddings": self.task.concepts.embeddings}
+            pieces[CONCEPTS] = Piece(0, {"embeddings": self.task.concepts.embeddings})
         if self.config.model.init_weights:
-            pieces[INIT] = dict(self.task.body().state_dict())
+            pieces[INIT] = Piece(0, self.task.body().state_dict())
         return pieces
 
     def write_initial_files(self) -> None:
