@@ -40,7 +40,7 @@ class FederationOptions:
     evaluate: Literal["nodes", "server"] = option(
         "nodes", "who scores the model: nodes on their own val and test images, or the server on the data set in [data]"
     )
-    compression: Compression = option("none", "uploads: bit for bit, in half precision, or differences in it")
+    compression: Compression = option("none", "uploads: exact, in half precision, or differences in half precision")
     max_norm: float = option(1e6, "largest norm of an update, the difference to what the client received", above=0)
     max_norm_ratio: float = option(10.0, "the same, as a multiple of the usual norm for a site of its size", least=1)
     on_lost_state: Literal["refuse", "fresh"] = option(
