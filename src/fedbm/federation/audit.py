@@ -91,7 +91,7 @@ def verify(path: Path) -> Chain:
             if (line["format"], line["number"], line["before"]) != (FORMAT, number, head):
                 raise ValueError("the chain is broken")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FedBMError(f"line {number} of {path} does not follow the one before it: it was changed") from error
+            raise FedBMError(f"line {number} of {path} does not follow line {number - 1}: the audit was changed") from error
         head = _hash(raw)
         lines.append(line)
     return Chain(lines, head)
