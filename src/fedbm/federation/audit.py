@@ -56,9 +56,7 @@ class Audit:
                 try:
                     number = json.loads(last)["number"] + 1 if last else 1
                 except (ValueError, KeyError, TypeError) as error:
-                    raise FedBMError(
-                        f"the last line of {self.path} is damaged: restore the file or move it away"
-                    ) from error
+                    raise FedBMError(f"the last line of {self.path} is damaged: move the file away") from error
                 stream.truncate(end)  # a killed process can leave half a line
                 line = {
                     "format": FORMAT,
@@ -91,7 +89,7 @@ def verify(path: Path) -> Chain:
             if (line["format"], line["number"], line["before"]) != (FORMAT, number, head):
                 raise ValueError("the chain is broken")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FedBMError(f"line {number} of {path} does not follow line {number - 1}: the audit was changed") from error
+            raise FedBMError(f"line {number} of {path} does not fit: the audit was changed") from error
         head = _hash(raw)
         lines.append(line)
     return Chain(lines, head)

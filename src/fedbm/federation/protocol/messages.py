@@ -112,13 +112,8 @@ def log_error(error: BaseException) -> None:
 
 def versions() -> dict[str, Any]:
     """Return the versions that both sides report."""
-    return {
-        "protocol": PROTOCOL,
-        "fedbm": __version__,
-        "torch": package_version("torch"),
-        "flwr": package_version("flwr"),
-        "python": platform.python_version(),
-    }
+    packages = {name: package_version(name) for name in ("torch", "flwr")}
+    return {"protocol": PROTOCOL, "fedbm": __version__, **packages, "python": platform.python_version()}
 
 
 def make_terms(
