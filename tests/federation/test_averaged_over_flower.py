@@ -66,7 +66,7 @@ def test_only_the_averaged_model_is_sent_in_addition(
         settings = {**settings_of("fedbm", tiny, tiny_fedbm), "server_average": decay}
         served = deploy(tmp_path / str(decay), settings, {"evaluate": "nodes"})
         served.serve()
-        assert not events_of(served.state, "lacks")
+        assert not events_of(served.state, "missed")
         parts = [part for line in events_of(served.state, "sent") if line["client"] == 0 for part in line["parts"]]
         sent.append({name: parts.count(name) for name in ("model", "generator", "concepts")})
     # after round 1 the average is the model itself

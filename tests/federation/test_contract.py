@@ -114,7 +114,7 @@ def test_patience_ends_a_deployment(tiny: dict[str, Any], tmp_path: Path) -> Non
 
 def test_nothing_is_sent_twice(served: Deployed) -> None:
     """A piece whose digest a node holds stays away: frozen ones travel once, the generator when it changed."""
-    assert not events_of(served.state, "lacks")
+    assert not events_of(served.state, "missed")
     for client in range(3):
         sent = [line["parts"] for line in events_of(served.state, "sent") if line["client"] == client]
         pairs = [(name, digest) for pieces in sent for name, digest in pieces.items()]

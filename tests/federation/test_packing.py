@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.packing import DTYPES, Packed, digest, pack, read_header, unpack
+from fedbm.federation.protocol.packing import DTYPES, Packed, digest, pack, unpack
 
 names = st.text(min_size=1, max_size=12)
 shapes = st.lists(st.integers(0, 4), max_size=3)
@@ -85,23 +85,15 @@ def test_a_dtype_that_cannot_be_sent_is_refused_by_name() -> None:
         pack({"z": torch.zeros(1, dtype=torch.complex64)})
 
 
-def test_size_is_checked_before_anything_is_read() -> None:
-    packed = pack({"w": torch.zeros(100)})
-    with pytest.raises(FedBMError, match="400 bytes, more than the expected 399"):
-        read_header(dataclasses.replace(packed, header="not looked at"), max_size=399)
-    with pytest.raises(FedBMError, match="the header has 5000000 characters"):
-        read_header(Packed(" " * 5_000_000, {}))
-
-
 def test_damage_is_seen() -> None:
     packed = pack({"w": torch.arange(4.0), "n": torch.tensor(3)})
     flipped = bytearray(packed.buffers["float32"])
     flipped[5] ^= 1
     with pytest.raises(FedBMError, match="checksum differs"):
         unpack(dataclasses.replace(packed, buffers={**packed.buffers, "float32": bytes(flipped)}))
-    with pytest.raises(FedBMError, match="the length of the float32 values"):
+    with pytest.raises(FedBMError, match="the number of bytes does not match"):
         unpack(dataclasses.replace(packed, buffers={**packed.buffers, "float32": bytes(flipped[:-1])}))
-    with pytest.raises(FedBMError, match="the length of the int64 values"):
+    with pytest.raises(FedBMError, match="the number of bytes does not match"):
         unpack(dataclasses.replace(packed, buffers={"float32": packed.buffers["float32"]}))
 
 

@@ -71,7 +71,7 @@ def test_privacy_loss_over_all_runs_stops_at_the_limit(tiny: Any, tmp_path: Path
     assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1, 2], [0, 2]]
     state = Path(str(second(deployed).config["state"]))
     assert len(events_of(state, "trained")) == 1
-    assert [line["code"] for line in events_of(state, "refused")] == ["epsilon"]
+    assert [line["code"] for line in events_of(state, "refused")] == ["epsilon", "epsilon"]  # training, then the census
     [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
     assert run["releases"][0]["count"] == 1  # the refused update is not counted
 
@@ -87,7 +87,7 @@ def test_a_run_waits_until_a_person_approves_it(tiny: Any, tmp_path: Path, monke
     deployed = make(tiny, tmp_path, {"min_updates": 3})
     set_policy(second(deployed), approval=True)
     state = Path(str(second(deployed).config["state"]))
-    monkeypatch.setattr(roster, "APPROVAL_POLL_S", 0.0)
+    monkeypatch.setattr(roster, "CENSUS_POLL_S", 0.0)
     sleeps: list[float] = []
 
     def wait(seconds: float) -> None:  # a person approves while the server waits, long after the deadline
@@ -117,7 +117,7 @@ def test_no_node_trains_in_vain_while_a_needed_one_has_withdrawn_its_approval(
     deployed = make(tiny, tmp_path, {"min_updates": 3, "max_round_attempts": 4}, rounds=3)
     set_policy(second(deployed), approval=True)
     state = Path(str(second(deployed).config["state"]))
-    monkeypatch.setattr(roster, "APPROVAL_POLL_S", 0.0)
+    monkeypatch.setattr(roster, "CENSUS_POLL_S", 0.0)
     sleeps: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -171,18 +171,18 @@ def test_too_few_nodes_never_make_a_round(
         node.connected = approval
         set_policy(node, approval=approval)
         node.delay = lambda request: 0.005  # an answer takes a moment, as over Flower
-    monkeypatch.setattr(roster, "APPROVAL_POLL_S", 0.001)
+    monkeypatch.setattr(roster, "CENSUS_POLL_S", 0.001)
     monkeypatch.setattr(roster, "POLL", 0.002)
     state = Path(str(second(deployed).config["state"]))
     refusals: list[str] = []
 
-    def count(node: int, why: str) -> None:
+    def count(node: roster.Node, why: str) -> None:
         refusals.append(why)
         if len(refusals) == 20:  # long after the deadline
             approve(state, list_requests(state)[0].digest)
 
     watched = roster.Roster._refuse
-    monkeypatch.setattr(roster.Roster, "_refuse", lambda self, *a, **k: (watched(self, *a, **k), count(*a, **k))[0])
+    monkeypatch.setattr(roster.Roster, "_refuse", lambda self, *a: (watched(self, *a), count(*a))[0])
     if approval:
         deployed.serve()
         assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1], [0, 1]]
@@ -201,7 +201,7 @@ def test_participation_of_all_nodes_decides_how_many_are_asked(tiny: Any, tmp_pa
 
 
 def test_a_node_that_refused_is_asked_again(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "REFUSAL_POLL_S", 0.0)
+    monkeypatch.setattr(roster, "CENSUS_POLL_S", 0.0)
     deployed = make(tiny, tmp_path, rounds=3)
     set_policy(second(deployed), max_rounds=1)
 

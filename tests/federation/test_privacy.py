@@ -124,13 +124,12 @@ def test_a_variance_that_noise_or_rounding_took_below_zero_is_read_as_zero() -> 
     """Its root is no number, and one such channel is the end of every score. Other numbers may be negative."""
     name = "body.bn1.running_var"
     sent = {name: torch.tensor([1.0, 1.0]), "w": torch.tensor([1.0])}
-    expected = {key: (value.dtype, tuple(value.shape)) for key, value in sent.items()}
     noised = {name: torch.tensor([-0.5, 0.5]), "w": torch.tensor([-0.5])}
-    found, _ = read_upload(pack(noised), expected, sent, max_norm=10.0)
+    found, _ = read_upload(pack(noised), sent, sent, max_norm=10.0)
     assert (found[name].tolist(), found["w"].tolist()) == ([0.0, 0.5], [-0.5])
     sent[name] = torch.tensor([0.99, 1.0])
     small = {name: torch.tensor([1e-6, 1.0]), "w": torch.tensor([1.0])}  # −0.989999 is −0.990234 in 16 bits
-    found, _ = read_upload(pack(small, "delta", sent), expected, sent, max_norm=10.0)
+    found, _ = read_upload(pack(small, "delta", sent), sent, sent, max_norm=10.0)
     assert found[name].tolist() == [0.0, 1.0]
 
 
@@ -237,8 +236,7 @@ def test_reported_losses_survive_a_restart_of_the_server(tiny: dict[str, Any], t
     [
         ("fednh", {}, "fednh sends exact label counts"),
         ("fedavg", {"evaluate": "nodes"}, "nodes would send exact confusion matrices"),
-        ("fedavg", {"dp_noise": 1e-9}, "dp_noise must be from 1e-06 to 1e\\+06 with dp_noise, not 1e-09"),
-        ("fedavg", {"dp_clip": 1e10}, "dp_clip must be from"),
+        ("fedavg", {"dp_clip": 1e10}, "dp_clip must be at most 1000000000, not 10000000000"),
     ],
 )
 def test_what_would_undo_it_is_refused(

@@ -25,6 +25,7 @@ from fedbm.federation.protocol.messages import CENSUS, EVALUATE, Refusal
 from fedbm.federation.server.flower_clients import read_privacy_file, save_privacy
 from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.write import write_report
+from fedbm.runs.run_file_types import PrivacyLoss
 from fedbm.runs.run_view import read_run
 
 ASKED = {"noise": 1.0, "clip": 0.5, "delta": 1e-5}
@@ -215,7 +216,7 @@ def test_two_runs_of_a_site(
 def test_a_run_is_resumed_with_the_delta_at_which_its_losses_were_reported(tmp_path: Path) -> None:
     """With another one, the summary would not contain the sites that do not answer again."""
     file = tmp_path / "privacy.json"
-    save_privacy(file, 1e-5, 0, {"epsilon": 1.0, "epsilon_all_runs": 2.0, "bound": "finite"})
+    save_privacy(file, 1e-5, 0, PrivacyLoss(1.0, 2.0))
     with pytest.raises(FedBMError, match="has the losses at dp_delta = 1e-05; resume the run with this dp_delta"):
         read_privacy_file(file, 1e-6)
     assert list(read_privacy_file(file, 1e-5).clients) == ["0"]

@@ -113,10 +113,10 @@ def test_with_privacy_a_node_does_not_announce_them(tiny: dict[str, Any], tmp_pa
 @pytest.mark.parametrize(
     ("evaluate", "said", "why"),
     [
-        ("nodes", {"val": -1}, "it has -1 val images"),
-        ("nodes", {"test": "9"}, "its answer has no test that can be read"),
-        ("nodes", {"test": 10**9}, "it claims 1000000000 test images, above max_samples = 1000000 in server.toml"),
-        ("server", {"val": 3}, "it sent val, which this run does not ask for"),
+        ("nodes", {"val": -1}, "its census cannot be read"),
+        ("nodes", {"test": "9"}, "its census cannot be read"),
+        ("nodes", {"test": 10**9}, "it claims 1000000000 images, above max_samples = 1000000 in server.toml"),
+        ("server", {"val": 3}, "it did not send val, or this run does not ask for it"),
     ],
 )
 def test_a_census_with_impossible_numbers_is_refused(

@@ -79,7 +79,6 @@ def test_time_left_is_guessed_from_the_latest_rounds(tmp_path: Path) -> None:
     found = read_status(write(tmp_path))
     assert found is not None
     assert (found.seconds_per_round, found.seconds_remaining) == (30.0, 14 * 30.0)
-    assert [round_ for round_, _ in found.curve()] == [1, 3, 4, 5, 6]
     assert (format_duration(found.seconds_remaining), format_duration(None)) == ("7 min 0 s", "–")
     assert format_age((NOW - timedelta(seconds=7)).isoformat(), NOW) == "7 s ago"
     assert (format_age(None), format_age((NOW - timedelta(hours=1)).isoformat(), NOW)) == ("not yet", "1 h 0 min ago")
@@ -90,7 +89,7 @@ def test_before_the_first_round_nothing_is_guessed(tmp_path: Path) -> None:
     found = read_status(write(tmp_path, done=0, val=None, test=None))
     assert found is not None
     assert found.seconds_remaining is None
-    assert "No round has been evaluated yet" in render_page(found, NOW)
+    assert "<dt>Time remaining</dt><dd>–</dd>" in render_page(found, NOW)
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
@@ -242,7 +241,6 @@ def test_a_browser_shows_it(served: tuple[Path, int], tmp_path: Path) -> None:
     shown = re.sub(r"<[^>]+>", " ", done.stdout)
     assert "hospital-3" in shown
     assert "81.5" in shown
-    assert done.stdout.count("<polyline") == 2
     assert "CONSOLE" not in done.stderr  # nothing on the page breaks the rule it came with
 
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.packing import pack, unpack
-from fedbm.federation.protocol.reply_checks import read_losses, read_matrix, read_privacy
+from fedbm.federation.protocol.reply_checks import read_matrix, read_training
+
+REPORT: dict[str, Any] = {"n": 3, "losses": {}, "seconds": 1.0, "keeps": False, "privacy": None}
 
 
 def test_an_envelope_returns() -> None:
@@ -67,44 +69,45 @@ def test_a_matrix_is_counts_or_refused(value: Any) -> None:
 def test_a_matrix_by_hand() -> None:
     assert read_matrix([[1, 0], [2, 3]], 2).tolist() == [[1, 0], [2, 3]]
     for wrong in ([[1, 0], [2, -3]], [[1, 0], [2, 3.0]], [[1, 0], [2, True]], [[1, 0], [2, 10**12]]):
-        with pytest.raises(FedBMError, match="does not contain counts"):
+        with pytest.raises(FedBMError, match="its confusion matrix cannot be read"):
             read_matrix(wrong, 2)
 
 
 @given(json_values, json_values)
 def test_losses_are_numbers_or_refused(losses: Any, seconds: Any) -> None:
     try:
-        found, took = read_losses({"losses": losses, "seconds": seconds})
+        found = read_training({**REPORT, "losses": losses, "seconds": seconds})
     except FedBMError:
         return
-    assert all(isinstance(value, float) and name.isidentifier() for name, value in found.items())
-    assert isinstance(took, float)
+    assert all(isinstance(value, float) and name.isidentifier() for name, value in found.mean_losses.items())
+    assert found.seconds >= 0
 
 
 def test_numbers_beyond_every_float_are_refused() -> None:
-    with pytest.raises(FedBMError, match="its losses cannot be read"):
-        read_losses({"losses": {"x": 10**400}, "seconds": 1})
+    with pytest.raises(FedBMError, match="its report of the training cannot be read"):
+        read_training({**REPORT, "losses": {"x": 10**400}})
 
 
 @given(json_values, json_values)
 def test_privacy_loss_is_finite_or_null_or_refused(own: Any, total: Any) -> None:
-    body = {"privacy": {"epsilon": own, "epsilon_all_runs": total, "bound": "<b>"}}
+    body = {**REPORT, "privacy": {"epsilon": own, "epsilon_all_runs": total, "bound": "<b>"}}
     sound = [
         value is None or (type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1e100)
         for value in (own, total)
     ]
     if all(sound):
-        bound = "none" if total is None else "finite"
-        assert read_privacy(body) == {"epsilon": own, "epsilon_all_runs": total, "bound": bound}
+        found = read_training(body).privacy
+        assert found is not None
+        assert (found.epsilon, found.epsilon_all_runs) == (own, total)
     else:
-        with pytest.raises(FedBMError, match="its privacy loss cannot be read"):
-            read_privacy(body)
+        with pytest.raises(FedBMError, match="its report of the training cannot be read"):
+            read_training(body)
 
 
-@pytest.mark.parametrize("told", [None, 4.0, [], {"epsilon": 1.0}, {"epsilon": 10**400, "epsilon_all_runs": 1}])
+@pytest.mark.parametrize("told", [4.0, [], {"epsilon": 1.0}, {"epsilon": 10**400, "epsilon_all_runs": 1}])
 def test_privacy_loss_of_another_form_is_refused(told: Any) -> None:
-    with pytest.raises(FedBMError, match="its privacy loss cannot be read"):
-        read_privacy({"privacy": told})
+    with pytest.raises(FedBMError, match="its report of the training cannot be read"):
+        read_training({**REPORT, "privacy": told})
 
 
 def test_losses_that_are_nested_too_deep_are_refused() -> None:
@@ -112,5 +115,5 @@ def test_losses_that_are_nested_too_deep_are_refused() -> None:
     for depth in range(100_000):
         nested = [nested]
         if depth in (900, 99_999):
-            with pytest.raises(FedBMError, match="its losses cannot be read"):
-                read_losses({"losses": {"x": nested}, "seconds": 1.0})
+            with pytest.raises(FedBMError, match="its report of the training cannot be read"):
+                read_training({**REPORT, "losses": {"x": nested}})

@@ -50,7 +50,7 @@ from fedbm.federation.node import client_app
 from fedbm.federation.node.supernode import drop_message
 from fedbm.federation.node.worker import Worker
 from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
-from fedbm.federation.protocol.messages import CENSUS, REFUSED, explain_refusal
+from fedbm.federation.protocol.messages import CENSUS, REFUSED, SiteRefusal
 
 SECRET = b"a secret of this test"
 OWN_APP = build_fab_from_files({"pyproject.toml": APP.encode()})[0]
@@ -200,7 +200,7 @@ def test_code_that_the_server_sends_is_neither_installed_nor_run(
     assert worker.serve_next()
     body = supernode.reply().body
     assert (body["code"], body["name"]) == ("app", "a site")
-    assert "it runs only its own version of fedbm" in explain_refusal(body, ())
+    assert "it runs only its own version of fedbm" in str(SiteRefusal(body, ()))
     assert [line["code"] for line in events_of(Path(site["state"]), "refused")] == ["app"]
     assert not events_of(Path(site["state"]), "refused_by_server")
     assert not trace.exists()

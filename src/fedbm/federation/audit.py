@@ -21,6 +21,7 @@ from fedbm.utils.io import cannot_write, lock_file
 
 FORMAT = 1
 START = "0" * 64  # the previous hash in the first line
+MAX_LINE = 1 << 20  # bytes of a line; most have a few hundred
 
 
 class Chain(NamedTuple):
@@ -55,9 +56,7 @@ class Audit:
                 try:
                     number = json.loads(last)["number"] + 1 if last else 1
                 except (ValueError, KeyError, TypeError) as error:
-                    raise FedBMError(
-                        f"the last line of {self.path} is damaged: restore the file or move it away"
-                    ) from error
+                    raise FedBMError(f"the last line of {self.path} is damaged: move the file away") from error
                 stream.truncate(end)  # a killed process can leave half a line
                 line = {
                     "format": FORMAT,
@@ -87,11 +86,10 @@ def verify(path: Path) -> Chain:
     for number, raw in enumerate(content.split(b"\n")[:-1], 1):
         try:
             line = json.loads(raw)
-            fits = (line["format"], line["number"], line["before"]) == (FORMAT, number, head)
+            if (line["format"], line["number"], line["before"]) != (FORMAT, number, head):
+                raise ValueError("the chain is broken")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FedBMError(f"line {number} of {path} is not a line of an audit: it was changed") from error
-        if not fits:
-            raise FedBMError(f"line {number} of {path} does not follow the line before it: the audit was changed")
+            raise FedBMError(f"line {number} of {path} does not fit: the audit was changed") from error
         head = _hash(raw)
         lines.append(line)
     return Chain(lines, head)
@@ -99,16 +97,11 @@ def verify(path: Path) -> Chain:
 
 def _last_line(stream: IO[bytes]) -> tuple[bytes, int]:
     """Return the last complete line and the position of its end."""
-    size = stream.seek(0, os.SEEK_END)
-    for length in (1 << 16, size):  # most lines have a few hundred bytes
-        start = max(size - length, 0)
-        stream.seek(start)
-        tail = stream.read()
-        end = tail.rfind(b"\n")
-        before = tail.rfind(b"\n", 0, max(end, 0))
-        if start == 0 or before >= 0:
-            break
-    return tail[before + 1 : max(end, 0)], start + end + 1
+    start = max(stream.seek(0, os.SEEK_END) - MAX_LINE, 0)
+    stream.seek(start)
+    tail = stream.read()
+    complete = tail[: tail.rfind(b"\n") + 1]
+    return complete[:-1].rpartition(b"\n")[2], start + len(complete)
 
 
 def _hash(line: bytes) -> str:

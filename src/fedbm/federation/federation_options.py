@@ -33,41 +33,22 @@ class FederationOptions:
     """Who takes part, how long the server waits, and what it accepts."""
 
     nodes: int = option(3, "number of nodes N; their clients are numbered 0 to N − 1", least=1)
-    min_updates: int = option(
-        2,
-        "usable updates that a round needs, at most the number of selected nodes; with fewer, the round is repeated",
-        least=1,
-    )
+    min_updates: int = option(2, "usable updates that a round needs, at most as many as nodes are selected", least=1)
     deadline_s: float = option(600.0, "seconds a node has to answer", above=0)
-    max_round_attempts: int = option(
-        20, "times a round is tried before the run stops; the same command resumes the run", least=1
-    )
-    max_missed_deadlines: int = option(
-        2, "number of missed deadlines or refusals in a row; after that, a node is left out of one round", least=1
-    )
+    max_round_attempts: int = option(20, "times a round is tried before the run stops; it can be resumed", least=1)
+    max_missed_deadlines: int = option(2, "missed deadlines or refusals in a row; then a node rests a round", least=1)
     evaluate: Literal["nodes", "server"] = option(
         "nodes", "who scores the model: nodes on their own val and test images, or the server on the data set in [data]"
     )
-    compression: Compression = option(
-        "none", "how uploads are sent: bit for bit, in half precision, or as differences in half precision"
-    )
-    max_norm: float = option(
-        1e6,
-        "largest Euclidean norm of an update: the difference between what a client sends and what it received",
-        above=0,
-    )
-    max_norm_ratio: float = option(
-        10.0,
-        "largest norm of an update, as a multiple of the median norm accepted in the last five rounds; higher for "
-        "sites with many images",
-        least=1,
-    )
+    compression: Compression = option("none", "uploads: exact, in half precision, or differences in half precision")
+    max_norm: float = option(1e6, "largest norm of an update, the difference to what the client received", above=0)
+    max_norm_ratio: float = option(10.0, "the same, as a multiple of the usual norm for a site of its size", least=1)
     on_lost_state: Literal["refuse", "fresh"] = option(
         "refuse", "what to do with a node that lost its client's state: leave it out, or let it start afresh"
     )
-    dp_noise: float = option(0.0, "noise multiplier z of client-side differential privacy; 0: none", least=0)
-    dp_clip: float = option(1.0, "norm C to which updates are clipped before noise is added", above=0)
-    dp_delta: float = option(1e-5, "δ at which ε is reported", above=0, most=1)
+    dp_noise: float = option(0.0, "noise multiplier z of client-side differential privacy; 0: none", least=0, most=1e6)
+    dp_clip: float = option(1.0, "norm C to which updates are clipped before noise is added", least=1e-9, most=1e9)
+    dp_delta: float = option(1e-5, "δ at which ε is reported", least=1e-30, most=1)
 
 
 def read_run_file(path: Path) -> tuple[Config, FederationOptions]:

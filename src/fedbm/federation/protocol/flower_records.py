@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import httpx
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, MAX_HEADER_LENGTH, Packed
 
 if TYPE_CHECKING:
-    from flwr.app import RecordDict
     from flwr.serverapp import Grid
 
 POLL = 0.2  # seconds between two checks for a reply
@@ -33,8 +35,6 @@ class Envelope:
 
 
 def to_records(envelope: Envelope) -> RecordDict:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
     values: dict[str, Any] = {"json": json.dumps(envelope.body, allow_nan=False, ensure_ascii=False)}
     records = RecordDict()
     for name, packed in envelope.packed.items():
@@ -53,66 +53,56 @@ def to_records(envelope: Envelope) -> RecordDict:
 
 def from_records(records: RecordDict) -> Envelope:
     """Return the envelope that to_records() converted; raise FedBMError for other records."""
-    from flwr.app import ArrayRecord
-
-    values = records.config_records.get(_BODY)
-    if values is None or not isinstance(values.get("json"), str):
-        raise FedBMError("this is not a message of fedbm")
-    texts = {key: value for key, value in values.items() if key == "json" or key.startswith("header:")}
-    if any(not isinstance(text, str) or len(text) > MAX_HEADER_LENGTH for text in texts.values()):
-        raise FedBMError("the message's text is too long")
     try:
-        body = json.loads(str(texts["json"]))
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise FedBMError("the message's text cannot be read")
-    packed = {}
-    for key, header in texts.items():
-        kind, _, name = key.partition(":")
-        if kind == "header":
+        values = records.config_records[_BODY]
+        texts = {key: value for key, value in values.items() if key == "json" or key.startswith("header:")}
+        if any(not isinstance(text, str) or len(text) > MAX_HEADER_LENGTH for text in texts.values()):
+            raise ValueError("a text")
+        if not isinstance(body := json.loads(str(texts.pop("json"))), dict):
+            raise ValueError("the body")
+        packed = {}
+        for key, header in texts.items():
+            name = key.removeprefix("header:")
             arrays = records.array_records.get(f"tensors:{name}") or ArrayRecord()
             inline = {wire: values[f"{wire}:{name}"] for wire in DTYPES if f"{wire}:{name}" in values}
             sound = all(array.stype == _STYPE and wire in DTYPES for wire, array in arrays.items())
             if not sound or not all(isinstance(buffer, bytes) for buffer in inline.values()):
-                raise FedBMError("the message's tensors are not packed as fedbm packs them")
+                raise ValueError("the tensors")
             large = {wire: array.data for wire, array in arrays.items()}
             packed[name] = Packed(str(header), {**large, **cast(dict[str, bytes], inline)})
+    except (KeyError, ValueError, RecursionError) as error:
+        raise FedBMError("this is not a message of fedbm") from error
     return Envelope(body, packed)
 
 
-def send(grid: Grid, node: int, kind: str, envelope: Envelope, lifetime: float) -> str | None:
-    """Send a request, and return its id, or None if Flower did not accept it.
+def send(grid: Grid, node: int, kind: str, envelope: Envelope, lifetime: float) -> str:
+    """Send a request, and return its id, or '' if Flower did not accept it.
 
     After *lifetime* seconds Flower drops both the request and its reply.
     """
-    from flwr.app import Message
-
     message = Message(to_records(envelope), node, kind, ttl=lifetime)
-    return next(iter(grid.push_messages([message])), None)
+    return next(iter(grid.push_messages([message])), "")
 
 
-def fetch(grid: Grid, message_id: str) -> Envelope | str | None:
-    """Return the reply, or an error in words, or None if there is no reply yet.
+def fetch(grid: Grid, message_id: str) -> Envelope | None:
+    """Return the reply, or None if there is none yet; raise FedBMError if none will come or it cannot be read.
 
     A reply belongs to the request that it names, since replies made by Flower itself have no node. Only the code of an
     error is used: its text may come from a site.
     """
-    import httpx
-
+    if not message_id:
+        raise FedBMError("Flower did not accept the request")
     try:
         for reply in grid.pull_messages([message_id]):
             if reply.metadata.reply_to_message_id == message_id:
                 if reply.has_error():
-                    return f"no answer arrived: Flower reports error {int(reply.error.code)}"
+                    raise FedBMError(f"no answer arrived: Flower reports error {int(reply.error.code)}")
                 return from_records(reply.content)
         return None
-    except httpx.HTTPError:  # of the SuperLink
+    except (FedBMError, httpx.HTTPError):  # HTTPError: of the SuperLink
         raise
-    except FedBMError as error:  # of limit_messages() or from_records()
-        return str(error)
-    except Exception:  # Flower decodes what a node sent, and raises many kinds of errors
-        return "its answer cannot be decoded"
+    except Exception as error:  # Flower decodes what a node sent, and raises many kinds of errors
+        raise FedBMError("its answer cannot be decoded") from error
 
 
 def limit_messages(most: int) -> None:

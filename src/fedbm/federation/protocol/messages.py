@@ -21,19 +21,17 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from fedbm.engine.environment import package_version
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import Compression
-from fedbm.methods.base import Facts, State, Task
+from fedbm.methods.base import State, Task
 from fedbm.models.backbone import body_factory, check_body, load_weights
 from fedbm.runs.run_config import Config, make_config, method_values
 from fedbm.runs.run_id import plugin_code
 from fedbm.utils.io import digest_of
 from fedbm.version import __version__
-
-T = TypeVar("T")
 
 PROTOCOL = 3
 CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
@@ -81,8 +79,6 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "busy": "is still working on this run",
     "failed": "failed; see its own log",
 }
-# refusals that last until someone at the site changes its rules or files
-SITE_RULES = ("policy", "privacy", "answers", "method", "rounds", "counts", "noise", "epsilon", "few", "approval")
 
 
 class Refusal(Exception):
@@ -116,13 +112,8 @@ def log_error(error: BaseException) -> None:
 
 def versions() -> dict[str, Any]:
     """Return the versions that both sides report."""
-    return {
-        "protocol": PROTOCOL,
-        "fedbm": __version__,
-        "torch": package_version("torch"),
-        "flwr": package_version("flwr"),
-        "python": platform.python_version(),
-    }
+    packages = {name: package_version(name) for name in ("torch", "flwr")}
+    return {"protocol": PROTOCOL, "fedbm": __version__, **packages, "python": platform.python_version()}
 
 
 def make_terms(
@@ -240,82 +231,23 @@ def is_safe_name(name: Any) -> bool:
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}", name) is not None
 
 
-@dataclass(frozen=True)
-class Census:
-    """A node's description of itself."""
-
-    name: str
-    facts: Facts
-    scored: dict[str, int]  # number of val and test images; empty if nodes do not evaluate
-    holds: dict[str, str]  # piece → digest of the node's copy
-    head: str  # of its audit
-    versions: dict[str, str]
+class CensusOutdated(FedBMError):
+    """A node's census no longer holds, so the server asks for it again."""
 
 
-def read_census(
-    body: Mapping[str, Any], terms: Mapping[str, Any], shares_counts: bool, nodes: int, max_samples: int
-) -> Census:
-    """Check a node's answer to the census; raise FedBMError with the reason why it cannot take part.
+class SiteRefusal(CensusOutdated):
+    """A site's refusal, at the server."""
 
-    *shares_counts* is whether the method shares label counts. A node may claim *max_samples* images of each split.
-    """
-    classes, evaluates = terms["task"]["classes"], terms["evaluates"]
-    theirs, mine = read_field(body, "versions", dict), versions()
-    for what in ("protocol", "fedbm"):
-        if theirs.get(what) != mine[what]:
-            raise FedBMError(
-                f"it has {what} {printable(theirs.get(what))} and the server has {mine[what]}: install the same"
-            )
-    client, n = read_field(body, "client", int), read_field(body, "n", int)
-    if not 0 <= client < nodes:
-        raise FedBMError(f"it is client {printable(client)}, but a run with nodes = {nodes} has 0 to {nodes - 1}")
-    if unknown := [name for name in read_field(body, "classes", list) if name not in classes]:
-        raise FedBMError(f'it has the class "{printable(unknown[0])}", but the run has only {", ".join(classes)}')
-    scored = {side: read_field(body, side, int) for side in SCORED} if evaluates else {}
-    for what, count in {"training": n, **scored}.items():
-        if count < (what == "training"):
-            raise FedBMError(f"it has {printable(count)} {what} images")
-        if count > max_samples:
-            raise FedBMError(
-                f"it claims {printable(count)} {what} images, above max_samples = {max_samples} in server.toml"
-            )
-    asked = {"val": evaluates, "test": evaluates, "label_counts": shares_counts}
-    if unasked := [key for key, wanted in asked.items() if key in body and not wanted]:
-        raise FedBMError(f"it sent {unasked[0]}, which this run does not ask for")
-    counts: tuple[int, ...] = ()
-    if shares_counts:
-        counts = tuple(read_field(body, "label_counts", list))
-        if len(counts) != len(classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
-            raise FedBMError("its label counts do not match its number of training images")
-    return Census(
-        name=printable(read_field(body, "name", str)),
-        facts=Facts(client, n, counts),
-        scored=scored,
-        holds={str(piece): str(digest) for piece, digest in read_field(body, "holds", dict).items()},
-        head=printable(body.get("head")),
-        versions={what: printable(theirs.get(what)) for what in mine},
-    )
-
-
-def explain_refusal(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:
-    """Return a site's refusal in words."""
-    code, theirs = body.get("code"), body.get("versions")
-    why = f"it {REFUSALS.get(str(code), 'answered with an unknown code')}"
-    if code in ("protocol", "version", "app") and isinstance(theirs, dict):
-        who, fedbm = printable(body.get("name", "it")), printable(theirs.get("fedbm"))
-        return f"{who} {REFUSALS[code]}: fedbm {fedbm}, but the server has {__version__}; install the same"
-    if code == "classes" and isinstance(body.get("classes"), list):
-        unknown = [printable(name) for name in body["classes"] if name not in classes]
-        return f"{why}: {', '.join(unknown[:3])}; the run has {', '.join(classes)}"
-    return why
-
-
-def read_field(body: Mapping[str, Any], key: str, kind: type[T]) -> T:
-    """Return body[key] if it has exactly this type, otherwise raise FedBMError."""
-    value = body.get(key)
-    if type(value) is not kind:
-        raise FedBMError(f"its answer has no {key} that can be read")
-    return value
+    def __init__(self, body: Mapping[str, Any], classes: tuple[str, ...]) -> None:
+        self.code, versions, names = body.get("code"), body.get("versions"), body.get("classes")
+        why = f"it {REFUSALS.get(str(self.code), 'answered with an unknown code')}"
+        if self.code in ("protocol", "version", "app") and isinstance(versions, dict):
+            theirs = printable(versions.get("fedbm"))
+            why += f": fedbm {theirs}, but the server has {__version__}; install the same"
+        if self.code == "classes" and isinstance(names, list):
+            unknown = [printable(name) for name in names if name not in classes]
+            why += f": {', '.join(unknown[:3])}; the run has {', '.join(classes)}"
+        super().__init__(why)
 
 
 def printable(value: Any, limit: int = 70) -> str:

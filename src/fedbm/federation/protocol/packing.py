@@ -91,37 +91,10 @@ def digest(state: State) -> str:
     return pack(state).digest
 
 
-def read_header(packed: Packed, max_size: int | None = None) -> list[TensorEntry]:
-    """Check the header against the sizes of the buffers, and return its entries. No tensor is decoded."""
-    if max_size is not None and packed.size > max_size:
-        raise FedBMError(f"the tensors have {packed.size} bytes, more than the expected {max_size}")
-    if len(packed.header) > MAX_HEADER_LENGTH:
-        raise FedBMError(f"the header has {len(packed.header)} characters, more than the allowed {MAX_HEADER_LENGTH}")
-    try:
-        found = json.loads(packed.header)
-        version, entries = found["format"], [_entry(item) for item in found["tensors"]]
-        if not isinstance(found["sha256"], str):
-            raise TypeError("checksum")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FedBMError("the header of the tensors cannot be read") from error
-    if version != FORMAT:
-        raise FedBMError(f"the tensors are not packed in format {FORMAT}")
-    if len({entry.name for entry in entries}) < len(entries):
-        raise FedBMError("the header names a tensor twice")
-    sizes = dict.fromkeys(packed.buffers, 0)
-    for entry in entries:
-        sizes[entry.wire] = sizes.get(entry.wire, 0) + entry.numel * DTYPES[entry.wire].itemsize
-    for wire, size in sizes.items():
-        if wire not in packed.buffers or len(packed.buffers[wire]) != size:
-            raise FedBMError(f"the length of the {wire} values does not match the header")
-    return entries
-
-
 def unpack(packed: Packed, base: State | None = None) -> State:
     """Return the packed state, up to the rounding of compression; raise FedBMError if it is damaged."""
-    entries = read_header(packed)
-    header = {"format": FORMAT, "tensors": entries}
-    if packed.digest != _checksum(header, packed.buffers):
+    entries = _read_header(packed)
+    if packed.digest != _checksum({"format": FORMAT, "tensors": entries}, packed.buffers):
         raise FedBMError("the tensors were damaged on the way: their checksum differs")
     values = {}  # dtype on the wire → its tensors
     for wire, buffer in packed.buffers.items():
@@ -155,16 +128,32 @@ def start_of(name: str, value: Tensor, base: State) -> Tensor:
 def _encode(name: str, value: Tensor, compression: Compression, known: Tensor | None) -> tuple[str, Tensor]:
     if compression == "none" or value.dtype not in _ROUNDED:
         return "plain", value
-    fits = known is not None and known.shape == value.shape and known.dtype == value.dtype
-    if compression == "delta" and fits:
-        assert known is not None
+    how, exact = "half", value
+    if compression == "delta" and known is not None and known.shape == value.shape and known.dtype == value.dtype:
         how, exact = "delta", value - known.cpu()
-    else:
-        how, exact = "half", value
     rounded = exact.half()
     if bool((rounded.isinf() & exact.isfinite()).any()):
         raise FedBMError(f"{name} has values beyond half precision (65504); use compression = none")
     return how, rounded
+
+
+def _read_header(packed: Packed) -> list[TensorEntry]:
+    """Return the entries of the header; raise FedBMError unless they match the sizes of the buffers."""
+    try:
+        found = json.loads(packed.header)
+        version, entries = found["format"], [_entry(item) for item in found["tensors"]]
+        if not isinstance(found["sha256"], str):
+            raise TypeError("checksum")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FedBMError("the header of the tensors cannot be read") from error
+    if version != FORMAT or len({entry.name for entry in entries}) < len(entries):
+        raise FedBMError(f"the tensors are not packed in format {FORMAT}, or two of them have the same name")
+    sizes = dict.fromkeys(packed.buffers, 0)
+    for entry in entries:
+        sizes[entry.wire] = sizes.get(entry.wire, 0) + entry.numel * DTYPES[entry.wire].itemsize
+    if sizes != {wire: len(buffer) for wire, buffer in packed.buffers.items()}:
+        raise FedBMError("the number of bytes does not match the header")
+    return entries
 
 
 def _entry(item: Any) -> TensorEntry:

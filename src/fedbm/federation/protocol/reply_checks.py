@@ -6,7 +6,8 @@ The method itself defines what an upload must look like: the result of finish_cl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, Any, TypeVar
 
@@ -18,24 +19,64 @@ from fedbm.engine.clients.cohort import find_nonfinite, merge_pieces
 from fedbm.engine.local_training import Samples, finish_client
 from fedbm.engine.round_record import Seconds
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
+from fedbm.federation.protocol.messages import SCORED, CensusOutdated, printable
+from fedbm.federation.protocol.packing import Packed, start_of, unpack
 from fedbm.methods import is_plugin
 from fedbm.methods.base import Facts, Method, Pieces, State, Task
 from fedbm.runs.run_file_types import PrivacyLoss
-from fedbm.utils.json_records import Keys, Range, decode
+from fedbm.utils.json_records import Index, Length, Positive, Range, decode
 from fedbm.utils.metrics import Array
 
-MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
 MAX_LOSS = 1e50  # beyond float32; a mean of such losses is still a number that a record may contain
-MAX_LOSS_NAME = 50  # characters
+MAX_LOSSES, MAX_LOSS_NAME = 50, 50  # the number of loss terms, and the characters of a name
 MAX_SIZE_FACTOR = 10.0
-_LOSSES: Any = Keys({"losses": Mapping[str, Annotated[float, Range(-MAX_LOSS, MAX_LOSS)] | None], "seconds": Seconds})
 NORM_ROUNDS = 5
 HALF_ERROR = 2.0**-10  # more than the relative error of half precision
 
 T = TypeVar("T")
-Form = tuple[torch.dtype, tuple[int, ...]]
 Accepted = MutableMapping[int, list[tuple[int, float]]]  # round → (n, norm) of each accepted update
+Cell = Annotated[int, Range(0, 10**9)]  # so that sums fit in 64 bits; the census bounds the whole matrix
+Matrix = Annotated[tuple[Annotated[tuple[Cell, ...], Length("classes")], ...], Length("classes")]
+
+
+@dataclass(frozen=True)
+class Census:
+    """A node's description of itself. Label counts, val and test are None if the run does not ask for them."""
+
+    client: int
+    name: str
+    n: Positive  # training images
+    classes: tuple[str, ...]
+    holds: Mapping[str, str]  # piece → digest of the node's copy
+    versions: Mapping[str, Any]
+    head: str  # of its audit
+    label_counts: tuple[Index, ...] | None = None
+    val: Index | None = None  # images
+    test: Index | None = None
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(self.client, self.n, self.label_counts or ())
+
+    @property
+    def scored(self) -> dict[str, int]:
+        """The numbers of val and test images, or none if nodes do not score the model."""
+        return {side: count for side in SCORED if (count := getattr(self, side)) is not None}
+
+
+@dataclass(frozen=True)
+class TrainAnswer:
+    """What a node reports of its training, in addition to its upload."""
+
+    n: int
+    losses: Mapping[str, Annotated[float, Range(-MAX_LOSS, MAX_LOSS)] | None]  # None: not finite
+    seconds: Seconds
+    keeps: bool  # whether the client has a state of its own
+    privacy: PrivacyLoss | None = None
+
+    @property
+    def mean_losses(self) -> dict[str, float]:
+        return {name: math.nan if value is None else float(value) for name, value in self.losses.items()}
 
 
 def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
@@ -45,43 +86,50 @@ def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
             raise FedBMError(f"it answered for another {key} than it was asked for")
 
 
-def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
-    """Return the mean of each loss term, NaN if it was not finite, and the seconds of training."""
-    found = _read(_LOSSES, body, "losses")
-    names_are_safe = all(name.isidentifier() and len(name) <= MAX_LOSS_NAME for name in found["losses"])
-    if len(found["losses"]) > 50 or not names_are_safe:
-        raise FedBMError("its losses cannot be read")
-    losses = {name: math.nan if value is None else float(value) for name, value in found["losses"].items()}
-    return losses, float(found["seconds"])
-
-
-def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ε of this run, ε of all runs at the site (None if no finite bound exists), and "bound"."""
-    reported = _read(PrivacyLoss, body.get("privacy"), "privacy loss")
-    bound = "none" if reported.epsilon_all_runs is None else "finite"
-    return {"epsilon": reported.epsilon, "epsilon_all_runs": reported.epsilon_all_runs, "bound": bound}
-
-
-def _read(kind: type[T], value: Any, what: str) -> T:
+def read_answer(kind: type[T], value: Any, what: str, lengths: dict[str, int] | None = None) -> T:
     """Return *value* as *kind*. The message does not repeat any part of an answer."""
     try:
-        return decode(kind, value, "the answer")
+        return decode(kind, value, "the answer", lengths=lengths)
     except (FedBMError, RecursionError):  # RecursionError: its values are nested too deep
         raise FedBMError(f"its {what} cannot be read") from None
 
 
+def read_census(body: Mapping[str, Any], terms: Mapping[str, Any], shares_counts: bool, max_samples: int) -> Census:
+    """Check a node's answer to the census; raise FedBMError with the reason why it cannot take part.
+
+    *shares_counts* is whether the method shares label counts. A node may claim *max_samples* images of each split.
+    """
+    census, classes = read_answer(Census, body, "census"), terms["task"]["classes"]
+    if unknown := [name for name in census.classes if name not in classes]:
+        raise FedBMError(f'it has the class "{printable(unknown[0])}", but the run has only {", ".join(classes)}')
+    asked = {"label_counts": shares_counts, **dict.fromkeys(SCORED, terms["evaluates"])}
+    for key, wanted in asked.items():
+        if (getattr(census, key) is not None) != wanted:
+            raise FedBMError(f"it did not send {key}, or this run does not ask for it")
+    if (most := max([census.n, *census.scored.values()])) > max_samples:
+        raise FedBMError(f"it claims {printable(most)} images, above max_samples = {max_samples} in server.toml")
+    counts = census.label_counts
+    if counts is not None and (len(counts), sum(counts)) != (len(classes), census.n):
+        raise FedBMError("its label counts do not match its number of training images")
+    return census
+
+
+def read_training(body: Mapping[str, Any]) -> TrainAnswer:
+    """Return what a node reports of its training; every name of a loss can become part of a record."""
+    found = read_answer(TrainAnswer, body, "report of the training")
+    safe = all(name.isidentifier() and len(name) <= MAX_LOSS_NAME for name in found.losses)
+    if not safe or len(found.losses) > MAX_LOSSES:
+        raise FedBMError("its report of the training cannot be read")
+    return found
+
+
 def read_matrix(value: Any, classes: int) -> Array:
     """Return a confusion matrix as [K,K] counts."""
-    square = isinstance(value, list) and len(value) == classes
-    if not square or not all(isinstance(row, list) and len(row) == classes for row in value):
-        raise FedBMError(f"its confusion matrix is not {classes} × {classes}")
-    if not all(type(count) is int and 0 <= count <= MAX_COUNT for row in value for count in row):
-        raise FedBMError("its confusion matrix does not contain counts")
-    return np.array(value, dtype=np.int64)
+    return np.array(read_answer(Matrix, value, "confusion matrix", {"classes": classes}), dtype=np.int64)
 
 
-def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces) -> dict[str, Form]:
-    """Return name → dtype and shape of what a client sends. This loads the pieces into *model*."""
+def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces) -> State:
+    """Return what a client sends, as tensors without values. This loads the pieces into *model*."""
     facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
     context = method.start_client(model, merge_pieces(pieces), method.client_init(task, facts), facts)
     device, (channels, height, width) = next(model.parameters()).device, task.shape
@@ -89,19 +137,17 @@ def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces
     number = torch.zeros(1, dtype=torch.int64, device=device)  # of the image, and of its class
     blank = Samples(image, number, number, task.normalise().to(device))
     upload, _ = finish_client(method, model, blank, context, facts)
-    return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
+    return {name: value.to("meta") for name, value in upload.items()}
 
 
-def upload_size(expected: Mapping[str, Form]) -> int:
-    """Return the bytes of an upload, without its header and without compression."""
-    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in expected.values())
-
-
-def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_norm: float) -> tuple[State, float]:
+def read_upload(packed: Packed, expected: State, sent: State, max_norm: float) -> tuple[State, float]:
     """Return the decoded upload and the norm of its update; raise FedBMError if anything is wrong with it."""
-    if mismatch := find_mismatch(read_header(packed, max_size=upload_size(expected)), expected):
-        raise FedBMError(mismatch)
     state = unpack(packed, base=sent)
+    for name, form in expected.items():
+        if name not in state or (state[name].dtype, state[name].shape) != (form.dtype, form.shape):
+            raise FedBMError(f"{name} is missing, or is not {form.dtype} with the shape {list(form.shape)}")
+    if len(state) > len(expected):
+        raise FedBMError("it has tensors that the method does not send")
     if flaw := find_nonfinite(state):
         raise FedBMError(flaw)
     if (norm := update_norm(state, sent)) > max_norm:
@@ -111,32 +157,17 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     return sound, norm
 
 
-def counts_fit(state: State, sent: State, method: Method, facts: Facts) -> bool:
-    """Return whether an upload with numbers of images per class, which weigh its statistics, has those of the census.
+def check_counts(state: State, sent: State, method: Method, facts: Facts) -> None:
+    """Raise CensusOutdated if an upload's numbers of images per class, its weights, are not those of the census.
 
     Half precision may round them, or with delta their difference to what was sent.
     """
     name = f"{method.name}.counts"
-    if is_plugin(method) or name not in state:
-        return True
-    known = torch.tensor(facts.label_counts, dtype=torch.float64)
-    slack = HALF_ERROR * (known + start_of(name, state[name], sent).abs())
-    return bool(((state[name].double() - known).abs() <= slack).all())
-
-
-def find_mismatch(entries: Sequence[TensorEntry], expected: Mapping[str, Form]) -> str | None:
-    """Return how names, dtypes and shapes differ from the expected ones, or None. Unknown names are not repeated."""
-    found = {entry.name: entry for entry in entries}
-    if missing := [name for name in expected if name not in found]:
-        return f"{missing[0]} is missing"
-    if len(found) > len(expected):
-        return f"it has {len(found) - len(expected)} tensors that the method does not send"
-    for name, (dtype, shape) in expected.items():
-        if DTYPES[found[name].dtype] != dtype:
-            return f"{name} is {found[name].dtype}, not {str(dtype).removeprefix('torch.')}"
-        if found[name].shape != shape:
-            return f"{name} has shape {list(found[name].shape)}, not {list(shape)}"
-    return None
+    if name in state and not is_plugin(method):
+        known = torch.tensor(facts.label_counts, dtype=torch.float64)
+        slack = HALF_ERROR * (known + start_of(name, state[name], sent).abs())
+        if not bool(((state[name].double() - known).abs() <= slack).all()):
+            raise CensusOutdated("its numbers of images per class differ from its census")
 
 
 def update_norm(state: State, sent: State) -> float:

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.config.options import parse_numbers
-from fedbm.data.catalog.entries import CATALOG, Entry, Recommends
+from fedbm.data.catalog.entries import CATALOG, Entry
 from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
 from fedbm.engine.evaluate import global_states
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.federation_options import RESULT_OPTIONS, FederationOptions
-from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
+from fedbm.federation.protocol.messages import make_terms
 from fedbm.methods import all_methods
 from fedbm.methods.base import Method, Task
 from fedbm.runs.plan import check_trained, load_dataset, make_task
-from fedbm.runs.run_config import Config, check_config, recommend
+from fedbm.runs.run_config import Config, check_config, method_label, recommend, recommended_at_beta
 from fedbm.runs.run_id import make_run_id
 from fedbm.utils.fingerprint import changed_options
 
@@ -38,7 +38,7 @@ class Agreement:
     terms: Mapping[str, Any]  # what every request contains about the run
     dataset: Dataset | None  # the server's own, if it scores the model
     data: str  # name of the data set
-    recommends: Recommends
+    label: str  # the method and its options that are not the default
 
 
 def agree(config: Config, options: FederationOptions) -> Agreement:
@@ -81,7 +81,8 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     privacy = {"noise": options.dp_noise, "clip": options.dp_clip, "delta": options.dp_delta}
     evaluates = dataset is None or not has_common_model
     terms = make_terms(run_id, config, task, options.compression, privacy if options.dp_noise else None, evaluates)
-    return Agreement(run_id, config, options, task, terms, dataset, source.name, source.recommends)
+    label = method_label(config.method, recommended_at_beta(source.recommends, config.data.partition, config.data.beta))
+    return Agreement(run_id, config, options, task, terms, dataset, source.name, label)
 
 
 def find_entry(config: Config) -> Entry:
@@ -98,13 +99,10 @@ def find_entry(config: Config) -> Entry:
 
 
 def check_privacy(method: Method, options: FederationOptions) -> None:
-    """Raise FedBMError if exact numbers would leave a site alongside the noisy ones, or an option is out of range."""
+    """Raise FedBMError if exact numbers would leave a site alongside the noisy ones."""
     if "label_counts" in method.shares:
         raise FedBMError(
             f"{method.name} sends exact label counts, so dp_noise would protect nothing; choose another method"
         )
     if options.evaluate != "server":
         raise FedBMError('nodes would send exact confusion matrices; with dp_noise set evaluate = "server"')
-    for name, (least, most) in PRIVACY_LIMITS.items():
-        if not least <= (value := getattr(options, f"dp_{name}")) <= most:
-            raise FedBMError(f"dp_{name} must be from {least:g} to {most:g} with dp_noise, not {value:g}")

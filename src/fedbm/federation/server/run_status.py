@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,13 +25,13 @@ class StatusFile:
 
     def __init__(self, path: Path, run: str, rounds: int) -> None:
         self._path, self._written = path, -math.inf
+        self.list_nodes: Callable[[], Sequence[Mapping[str, Any]]] = list  # the roster's, once there is one
         self._values: dict[str, Any] = {
             "format": FORMAT,
             "run": run,
             "round": 0,
             "rounds": rounds,
             "phase": "census",  # census | train | aggregate | evaluate | done | finished | failed
-            "nodes": [],
             "val": None,
             "test": None,
             "why": None,  # why the run failed
@@ -39,7 +39,7 @@ class StatusFile:
         }
 
     def write(self, **values: Any) -> None:
-        before, self._values = self._values, self._values | values
+        before, self._values = self._values, {**self._values, **values, "nodes": self.list_nodes()}
         if self._values != before or time.monotonic() - self._written > WRITE_SECONDS:
             write_json(self._path, replace_nonfinite({**self._values, "updated": utc_now()}))
             self._written = time.monotonic()
@@ -81,10 +81,6 @@ class RunStatus:
         """Return the fields of status.json and what follows from the records."""
         more = {"rounds_done": len(self.rounds), "seconds_per_round": self.seconds_per_round}
         return {**self.status, **more, "seconds_remaining": self.seconds_remaining}
-
-    def curve(self, side: str = "val") -> list[tuple[int, float]]:
-        """Return (round, accuracy) of every evaluated round."""
-        return [(int(r["round"]), float(r[side]["accuracy"])) for r in self.rounds if r.get(side)]
 
     def remark(self, has_server_app: bool) -> str:
         """Return why the run failed, or that no server app is running, or ''."""

@@ -41,14 +41,12 @@ from fedbm.federation.node.supernode import shorten_object_waits
 from fedbm.federation.protocol.flower_records import limit_messages
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
 from fedbm.federation.protocol.packing import MAX_HEADER_LENGTH, digest
-from fedbm.federation.protocol.reply_checks import NormHistory, expected_upload, upload_size
+from fedbm.federation.protocol.reply_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_file
-from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
-from fedbm.methods.base import State, Steps
-from fedbm.runs.run_config import method_label, recommended_at_beta
+from fedbm.methods.base import Piece, Steps, size_of
 from fedbm.runs.run_file_types import Privacy
 from fedbm.runs.run_file_writer import write_description, write_final_files
 from fedbm.runs.runner import iterate_loop, start_or_resume
@@ -62,13 +60,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run what `config` describes to its end, or resume it from its last checkpoint."""
-    paths = {key: Path(str(context.run_config.get(key, ""))) for key in ("config", "folder")}
-    for key, path in paths.items():
-        if not path.is_absolute():
-            raise FedBMError(f"{key} must be an absolute path: flwr run … -c '{key}=\"/…\"'")
-    if os.environ.get(MARK, str(paths["folder"])) != str(paths["folder"]):  # anyone on this machine can start a run
+    config, folder = (Path(str(context.run_config[key])) for key in ("config", "folder"))
+    if os.environ.get(MARK, str(folder)) != str(folder):  # anyone on this machine can start a run
         raise FedBMError("folder must be the folder of this server")
-    run = ServerRun(grid, agree(*read_run_file(paths["config"])), paths["folder"])
+    run = ServerRun(grid, agree(*read_run_file(config)), folder)
     shorten_object_waits(run.options.deadline_s)  # a node can announce objects that it never sends
     numeric = numeric_settings(run.config.engine, run.config.train.precision)
     with run.folder.lock():
@@ -120,11 +115,9 @@ class ServerRun:
             for event in events:
                 if event is None:
                     self.status.write()  # waiting for nodes
-        data = self.config.data
-        recommends = recommended_at_beta(self.agreement.recommends, data.partition, data.beta)
         write_final_files(
             loop,
-            label=method_label(loop.method, recommends),
+            label=self.agreement.label,
             data=self.agreement.data,
             clients=self.options.nodes,
             partition="nodes",
@@ -165,21 +158,14 @@ class ServerRun:
         pieces = broadcast(method, model, start.server, progress.round + 1)
         sets, notes = self.load_sets(), list[str]()
         expected = expected_upload(method, model, self.task, pieces)
-        limit_messages(upload_size(expected) + MAX_OTHER_BYTES)
+        limit_messages(size_of(expected) + MAX_OTHER_BYTES)
         steps: Steps = plain_steps
         if uses_cuda_graphs(config.engine, method, self.device):  # as in one process
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             steps = CapturedSteps(lambda: False, config.engine.compile, notes.append)
         most = self.settings.max_samples
         roster = Roster(self.grid, self.agreement, self.registry, most, self.audit, self.status)
-        cohort = FlowerCohort(
-            method,
-            roster,
-            Requests(roster, self.task_pieces(), progress, every),
-            expected,
-            NormHistory(progress.accepted_norms, self.options.max_norm_ratio),
-            self.privacy_file,
-        )
+        cohort = FlowerCohort(method, roster, self.task_pieces(), expected, progress, every, self.privacy_file)
         return RoundLoop(
             **vars(start),
             run_id=self.agreement.id,
@@ -209,13 +195,13 @@ class ServerRun:
         indices = {side: torch.from_numpy(dataset.indices(side)).to(images.device) for side in SCORED}
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items()}
 
-    def task_pieces(self) -> dict[str, State]:
+    def task_pieces(self) -> dict[str, Piece]:
         """Return the pieces of the task itself, sent once: embeddings and initial weights."""
-        pieces: dict[str, State] = {}
+        pieces = {}
         if self.task.concepts is not None:
-            pieces[CONCEPTS] = {"embeddings": self.task.concepts.embeddings}
+            pieces[CONCEPTS] = Piece(0, {"embeddings": self.task.concepts.embeddings})
         if self.config.model.init_weights:
-            pieces[INIT] = dict(self.task.body().state_dict())
+            pieces[INIT] = Piece(0, self.task.body().state_dict())
         return pieces
 
     def write_initial_files(self) -> None:

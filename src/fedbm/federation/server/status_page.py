@@ -42,7 +42,6 @@ HEADERS = {
     "Refresh": "3",  # seconds
 }
 NODE_STATES = ("ready", "asked", "answered", "silent", "resting", "refused")
-WIDTH, HEIGHT = 640, 200  # of the plot
 
 
 def make_page_server(folder: Path, address: str, port: int) -> ThreadingHTTPServer:
@@ -147,22 +146,5 @@ def render_page(found: RunStatus | None, now: datetime | None = None) -> str:
         pace=format_duration(found.seconds_per_round),
         phase=found.phase,
         silent=format_duration(silence) if silence > STALE_SECONDS and not found.over else None,
-        curve=plot_lines(found),
-        width=WIDTH,
-        height=HEIGHT,
         since=lambda moment: format_age(moment, now),
     )
-
-
-def plot_lines(found: RunStatus) -> list[dict[str, Any]]:
-    """Return the points of validation and test accuracy: x over the planned rounds, y from 0 to 100 %."""
-    planned = max(2, int(found.status["rounds"]))
-    lines = []
-    for side in ("val", "test"):
-        points = [
-            f"{(round_ - 1) / (planned - 1) * WIDTH:.1f},{(1 - accuracy) * HEIGHT:.1f}"
-            for round_, accuracy in found.curve(side)
-        ]
-        if points:
-            lines.append({"side": side, "points": " ".join(points), "last": points[-1].split(",")})
-    return lines
