@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,11 @@ from whole_runs import assert_same_run, plan_of
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import Failure
+from fedbm.runs.ray_cluster import Actor
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.runner import run, run_path
 from fedbm.runs.scheduler import find_pool, run_all
+from fedbm.version import __version__
 
 
 def config_of(settings: dict[str, Any], out: Path, **changes: Any) -> Any:
@@ -29,8 +32,7 @@ class FakeRay(SimpleNamespace):
 
     def __init__(self, *nodes: dict[str, float], is_initialized: bool = True) -> None:
         super().__init__(exceptions=SimpleNamespace(RayError=RuntimeError), started=is_initialized)
-        self.found = [{"Alive": True, "Resources": node, "NodeID": n, "NodeManagerAddress": f"10.0.0.{n}"}
-                      for n, node in enumerate(nodes, 1)]  # fmt: skip
+        self.found = [{"Alive": True, "Resources": node} for node in nodes]
 
     def is_initialized(self) -> bool:
         return bool(self.started)
@@ -44,16 +46,11 @@ class FakeRay(SimpleNamespace):
     def remote(self, task: Callable[..., Any]) -> Any:
         return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=task, options=options))
 
-    def get(self, value: Any) -> Any:
-        return value
-
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     def install(ray: Any) -> None:
         monkeypatch.setitem(sys.modules, "ray", ray)
-        strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
-        monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
 
     return install
 
@@ -67,7 +64,6 @@ def test_places(tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None]
     assert find_pool(shared).places == [(2, {"device": "cuda:0"}), (1, {"device": "cuda:0"})] * 2
     use(FakeRay({"CPU": 8.0}, {"CPU": 4.0}))
     assert find_pool(config_of(tiny, tmp_path)).places == [(1, {"device": "cpu", "threads": 1, "workers": 1})] * 12
-    assert list(tmp_path.iterdir()) == [], "the file that the nodes looked for is gone"
 
 
 @pytest.mark.parametrize(
@@ -88,21 +84,12 @@ def test_a_cluster_that_cannot_be_used(
         list(run_all([config_of(tiny, tmp_path, **changes)]))
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        (("/scratch", "0.0.1"), "node 10.0.0.1 of the Ray cluster does not see /scratch. Use a shared folder."),
-        (("", "0.0.1"), "node 10.0.0.1 of the Ray cluster has fedbm 0.0.1, this one has"),
-    ],
-)  # fmt: skip
-def test_a_node_that_cannot_be_used(
-    tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None], answer: Any, sentence: str
-) -> None:
-    ray = FakeRay({"CPU": 2.0})
-    ray.get = lambda value: answer
-    use(ray)
-    with pytest.raises(FedBMError, match=sentence):
-        list(run_all([config_of(tiny, tmp_path)]))
+def test_a_node_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "marker").touch()
+    with pytest.raises(FedBMError, match=f"does not see {tmp_path}/runs. Use a shared folder."):
+        next(Actor().work(str(tmp_path), "runs/marker", __version__))
+    with pytest.raises(FedBMError, match=f"has fedbm {__version__}, but the command has 0.0.1"):
+        next(Actor().work(str(tmp_path), "marker", "0.0.1"))
 
 
 def test_a_run_that_must_stay_in_this_process_refuses(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -122,24 +109,19 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 def test_on_a_cluster(ray: Any, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One run fails with a sentence; another is stopped, asked to end, and resumed; both end as on one machine."""
+    """One run fails with a sentence; another is stopped and resumed, and ends as on one machine."""
     out = tmp_path / "ray"
     slow = {**tiny, "rounds": 25, "checkpoint_every": 1000}
     configs = [config_of(slow, out, seed=0), config_of(tiny, out, lr=1e30, width=64, on_nonfinite="stop")]
     ids = [plan_of(slow, out, seed=0).id, plan_of(tiny, out, lr=1e30, width=64, on_nonfinite="stop").id]
-    before, failed = [], {}
-    for number, news in run_all(configs, ids=ids, is_last_round=lambda number: number == 0 and len(before) >= 3):
-        if isinstance(news, Failure):
-            failed[number] = news.reason
-        elif number == 0 and news.record is not None:
-            before.append(news.round)
-    assert list(failed) == [1]
-    assert "is unusable" in failed[1]
-    assert 3 <= len(before) < 25
+    failed = {n: news.reason for n, news in run_all(configs[1:], ids=ids[1:]) if isinstance(news, Failure)}
+    assert list(failed) == [0]
+    assert "is unusable" in failed[0]
+    before = list(run_all(configs[:1], ids=ids[:1], deadline=time.time()))
+    assert before == [], "there was no time"
 
     events = run_all(configs[:1])
-    first = next(event.round for _, event in events if isinstance(event, Event) and event.record is not None)
-    assert first == len(before) + 1, "from the checkpoint that was written when it was asked to end"
+    assert any(isinstance(event, Event) and event.record is not None for _, event in events)
     events.close()
     rounds = [e.round for _, e in run_all(configs[:1]) if isinstance(e, Event) and e.record is not None]
     assert rounds[-1] == 25
@@ -148,5 +130,6 @@ def test_on_a_cluster(ray: Any, tiny: dict[str, Any], tmp_path: Path, monkeypatc
     assert_same_run(out / ids[0], run_path(plan_of(slow, tmp_path / "alone", seed=0)))
 
     monkeypatch.setattr(os, "getcwd", lambda: "/nowhere")
-    with pytest.raises(FedBMError, match="of the Ray cluster does not see /nowhere. Use a shared folder."):
-        list(run_all([config_of(tiny, out, seed=2)]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedBMError, match="does not see /nowhere/runs. Use a shared folder."):
+        list(run_all([config_of(tiny, Path("runs"), seed=2)]))

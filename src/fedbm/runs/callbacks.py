@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
+from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 
 
@@ -88,16 +88,14 @@ class Notifier:
             if not event.last:
                 self._start(event.round + 1)
 
-    def end(self, finished: bool) -> None:
-        """Call on_end. Raise FedBMError if it fails for a finished run; another run has stopped for another reason."""
-        with nullcontext() if finished else suppress(FedBMError):
-            self._call("on_end", finished)
-
     def __enter__(self) -> Notifier:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.end(finished=kind is None)
+    def __exit__(self, *reason: object) -> None:
+        """Call on_end. Raise FedBMError if it fails for a finished run; another run has stopped for another reason."""
+        finished = RunFolder(self._run.path).done
+        with nullcontext() if finished else suppress(FedBMError):
+            self._call("on_end", finished)
 
     def _start(self, round_: int) -> None:
         self._round = round_

@@ -18,7 +18,7 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import BatchResult, BatchRun, plan_jobs, run_jobs
+from fedbm.runs.batch import BatchRun, plan_jobs, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.custom_method import load_method, with_method
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
@@ -118,7 +118,7 @@ def compare(
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
         on_event: called with a run's title and each of its events.
         callbacks: objects of subclasses of `fedbm.Callback`, called in this process for the rounds of all runs. If one
-            fails, all runs stop after their current round.
+            fails, all runs stop; the same call resumes them.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as rounds=20, clients=5, device="cuda", out="runs". An option of a
             method applies to the methods that have it; `fedprox_mu=…` applies to FedProx alone.
@@ -149,11 +149,11 @@ def compare(
     values, word = ([beta], "beta") if betas is None else (list(betas), "betas")
     arguments = {flag: flag for flag in settings} | ({} if values == [None] else {"beta": word})
     configs = make_grid({}, settings, chosen, values, parse_seeds(seeds), arguments)
-    jobs, result = run_grid(configs, progress_console(progress), dataset, on_event, callbacks)
+    jobs, failures = run_grid(configs, progress_console(progress), dataset, on_event, callbacks)
     runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
     if not runs:
-        raise FedBMError(result.failures[0])
-    return Comparison(runs, result.failures)
+        raise FedBMError(failures[0])
+    return Comparison(runs, failures)
 
 
 def run_grid(
@@ -162,15 +162,15 @@ def run_grid(
     dataset: Dataset | None = None,
     on_event: Callable[[str, Event], None] | None = None,
     callbacks: Sequence[Callback] = (),
-) -> tuple[list[BatchRun], BatchResult]:
-    """Run every configuration that is not finished, show the progress on the console, and return the jobs."""
+) -> tuple[list[BatchRun], tuple[str, ...]]:
+    """Run every configuration that is not finished. Return the jobs, and a sentence for each that failed."""
     check_callbacks(callbacks)
     with show_decoding(console) as decoding:
         jobs = plan_jobs(configs, dataset, decoding)
     print_notes(console, (note for job in jobs for note in job.notes))
     if finished := sum(job.is_finished for job in jobs):
         console.print(f"{finished} of {len(jobs)} runs are finished already")
-    return jobs, run_jobs(jobs, console, on_event=on_event, callbacks=callbacks)
+    return jobs, tuple(run_jobs(jobs, console, on_event=on_event, callbacks=callbacks).values())
 
 
 def make_grid(

@@ -6,6 +6,7 @@ folders, so all nodes must see the folder in which the command started and the f
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import queue
@@ -27,14 +28,14 @@ STARTED = -1  # the number in a worker's first message, which belongs to no run
 class RayWorker:
     """A worker on the cluster. It receives runs only after it has started, because its GPU may still be in use."""
 
-    def __init__(self, ray: Any, actor: Any, share: int, changes: dict[str, Any]) -> None:
-        self.ray, self.actor, self.share, self.changes = ray, actor, share, changes
-        self.runs_per_gpu = 0
+    def __init__(self, ray: Any, actor: Any, place: Place, marker: Path) -> None:
+        self.ray, self.actor, self.place = ray, actor, place
+        self.capacity = 0
         self.runs: set[int] = set()
-        self.news = actor.work.remote(os.getcwd())
+        self.news = actor.work.remote(os.getcwd(), str(marker), __version__)
         self.error = ""
 
-    def send(self, number: int, job: Job | None) -> None:
+    def send(self, number: int, job: Job) -> None:
         self.actor.put.remote((number, job))
 
     def receive(self) -> tuple[int, Event | Failure | None]:
@@ -42,11 +43,11 @@ class RayWorker:
             number, news = self.ray.get(next(self.news))
         except (self.ray.exceptions.RayError, StopIteration) as error:
             self.error = " ".join(str(error).split())
-            if not self.runs_per_gpu:
+            if not self.capacity:
                 raise FedBMError(f"a worker of the Ray cluster did not start: {self.error}") from error
             raise EOFError from error
         if number == STARTED:
-            self.runs_per_gpu = self.share
+            self.capacity = self.place.capacity
         return number, news
 
     def why_ended(self) -> str:
@@ -60,17 +61,23 @@ class Actor:
     """The worker's code on its node. One thread advances the runs, and another receives messages."""
 
     def __init__(self) -> None:
-        self.messages: queue.SimpleQueue[tuple[int, Job | None]] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[tuple[int, Job]] = queue.SimpleQueue()
 
-    def put(self, message: tuple[int, Job | None]) -> None:
+    def put(self, message: tuple[int, Job]) -> None:
         self.messages.put(message)
 
-    def work(self, folder: str) -> Generator[tuple[int, Event | Failure | None], None, None]:
+    def work(self, folder: str, marker: str, version: str) -> Generator[tuple[int, Event | Failure | None], None, None]:
+        """Advance runs in the *folder* of the command. *marker* is a file in its folder of runs."""
+        path, node = Path(folder, marker), os.uname().nodename
+        if not path.exists():
+            raise FedBMError(f"node {node} does not see {path.parent}. Use a shared folder.")
+        if version != __version__:
+            raise FedBMError(f"node {node} has fedbm {__version__}, but the command has {version}.")
         os.chdir(folder)
         yield STARTED, None
         yield from advance_runs(self._receive)
 
-    def _receive(self, is_busy: bool) -> Iterator[tuple[int, Job | None]]:
+    def _receive(self, is_busy: bool) -> Iterator[tuple[int, Job]]:
         if not is_busy:
             yield self.messages.get()
         while not self.messages.empty():
@@ -80,7 +87,7 @@ class Actor:
 def connect(config: Config) -> Pool:
     """Connect to the cluster of $RAY_ADDRESS, or to the one of this machine, and return its places.
 
-    Raise FedBMError if there is no cluster, if it does not have the device, or if a node does not see the folders.
+    Raise FedBMError if there is no cluster, or if it does not have the device.
     """
     try:
         ray: Any = importlib.import_module("ray")
@@ -93,14 +100,16 @@ def connect(config: Config) -> Pool:
             raise FedBMError(
                 "no Ray cluster was found. Start one with 'ray start --head', or set RAY_ADDRESS to its address."
             ) from error
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    places, needs = _find_places(config, nodes)
-    resource = "GPU" if "num_gpus" in needs else "CPU"
-    _check_folders(ray, [node for node in nodes if node["Resources"].get(resource)], config)
+    places, needs = _find_places(config, [node for node in ray.nodes() if node["Alive"]])
+    out = Path(config.engine.out).expanduser()
+    make_folder(out)
+    marker = out / f".shared-{os.urandom(8).hex()}"
+    marker.touch()
+    atexit.register(marker.unlink, missing_ok=True)
     actor = ray.remote(Actor).options(max_concurrency=2, **needs)
 
-    def start(share: int, changes: dict[str, Any]) -> Worker:
-        return RayWorker(ray, actor.remote(), share, changes)
+    def start(place: Place) -> Worker:
+        return RayWorker(ray, actor.remote(), place, marker)
 
     def wait(workers: Sequence[RayWorker], seconds: float | None) -> list[Worker]:
         ready, _ = ray.wait([worker.news for worker in workers], timeout=seconds)
@@ -121,41 +130,6 @@ def _find_places(config: Config, nodes: Sequence[dict[str, Any]]) -> tuple[list[
         cores = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
         if not cores:
             raise FedBMError("the Ray cluster has no cores for workers. Start a node with 'ray start --address …'.")
-        return [(1, {"device": "cpu", "threads": 1, "workers": 1})] * cores, {"num_cpus": 1}
+        return [Place(1, {"device": "cpu", "threads": 1, "workers": 1})] * cores, {"num_cpus": 1}
     shares = gpu_shares(config)
-    return [(share, {"device": "cuda:0"}) for share in shares] * gpus, {"num_cpus": 1, "num_gpus": 1 / len(shares)}
-
-
-def _check_folders(ray: Any, nodes: Sequence[dict[str, Any]], config: Config) -> None:
-    """Raise FedBMError if a node does not see the folders of this command, or has another version of fedbm."""
-    out = Path(config.engine.out).expanduser()
-    make_folder(out)
-    marker = out / f".shared-{os.urandom(8).hex()}"
-    marker.touch()
-    look = ray.remote(_look)
-    strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
-    found = {}
-    try:
-        for node in nodes:
-            there = strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            asked = look.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-            found[node["NodeManagerAddress"]] = asked.remote(os.getcwd(), str(marker))
-        for address, answer in found.items():
-            try:
-                folder, version = ray.get(answer)
-            except ray.exceptions.RayError as error:
-                raise FedBMError(f"node {address} of the Ray cluster cannot run fedbm: {error}") from error
-            if folder:
-                raise FedBMError(f"node {address} of the Ray cluster does not see {folder}. Use a shared folder.")
-            if version != __version__:
-                raise FedBMError(f"node {address} of the Ray cluster has fedbm {version}, this one has {__version__}.")
-    finally:
-        marker.unlink()
-
-
-def _look(folder: str, marker: str) -> tuple[str, str]:
-    """Return the first folder that this node does not see ("" if it sees all), and its version of fedbm."""
-    if not os.path.isdir(folder):
-        return folder, __version__
-    path = Path(folder, marker)  # a relative --out is relative to the folder of the command
-    return "" if path.exists() else str(path.parent), __version__
+    return [Place(share, {"device": "cuda:0"}) for share in shares] * gpus, {"num_cpus": 1, "num_gpus": 1 / len(shares)}

@@ -15,9 +15,10 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
@@ -30,30 +31,35 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import DeviceFailure, Failure
 from fedbm.runs.run_config import Config
-from fedbm.utils.text import format_count
 
-END = None  # sent in place of a job: stop this run after its current round
 MAX_SECONDS_TO_END = 10.0  # for an idle process
 MAX_SECONDS_OF_TURN = 3.0  # for a busy one: killed during its work on a GPU, it could harm others that share the GPU
-Place = tuple[int, dict[str, Any]]  # how many runs a worker takes at a time, and which engine options change for them
+
+
+class Place(NamedTuple):
+    """Where a worker can start."""
+
+    capacity: int  # runs that the worker takes at a time
+    changes: dict[str, Any]  # engine options of these runs
 
 
 class Job(NamedTuple):
-    """A run for a process. The configuration is pickled separately: if it cannot be read, only this run fails."""
+    """A run for a worker. The configuration is pickled separately: if it cannot be read, only this run fails."""
 
     config: bytes
     id: str | None
+    deadline: float | None
 
 
 class Worker(Protocol):
     """A process, here or on another machine, and the numbers of its current runs."""
 
-    runs_per_gpu: int
-    changes: dict[str, Any]
+    place: Place
+    capacity: int
     runs: set[int]
 
-    def send(self, number: int, job: Job | None) -> None:
-        """Send a run, or END; nothing happens if the worker has ended."""
+    def send(self, number: int, job: Job) -> None:
+        """Send a run; nothing happens if the worker has ended."""
 
     def receive(self) -> tuple[int, Event | Failure | None]:
         """Return the next news; raise EOFError if the worker has ended."""
@@ -69,7 +75,7 @@ class Pool(NamedTuple):
     """Where workers can start, and how to start them and wait for them."""
 
     places: list[Place]
-    start: Callable[[int, dict[str, Any]], Worker]
+    start: Callable[[Place], Worker]
     wait: Callable[[Sequence[Any], float | None], Sequence[Worker]]  # returns the workers with news
 
 
@@ -79,11 +85,11 @@ class RunProcess:
 
     process: Any
     pipe: Connection  # one per process: a process killed while writing must not block the others
-    runs_per_gpu: int
-    changes: dict[str, Any]
+    place: Place
+    capacity: int
     runs: set[int] = field(default_factory=set)
 
-    def send(self, number: int, job: Job | None) -> None:
+    def send(self, number: int, job: Job) -> None:
         with suppress(BrokenPipeError):
             self.pipe.send((number, job))
 
@@ -106,89 +112,80 @@ class RunProcess:
 
 
 def run_all(
-    configs: Sequence[Config],
-    processes: int | None = None,
-    ids: Sequence[str] | None = None,
-    is_last_round: Callable[[int], bool] = lambda number: False,
-    remaining: Callable[[], float | None] = lambda: None,
+    configs: Sequence[Config], ids: Sequence[str] | None = None, deadline: float | None = None
 ) -> Generator[tuple[int, Event | Failure], None, None]:
     """Run all configurations in parallel; yield (number of the run, event) as they come, or (number, failure).
 
-    Runs start in the order given, in at most *processes* on a CPU; by default one per core. A run fails if the files it
-    reads have changed, so that its id is not the one in *ids*. If the generator is closed, or no seconds are
-    *remaining*, all runs stop within seconds; they can be resumed from their last checkpoints. If is_last_round(number)
-    is True, the run stops after its current round, which is saved, and no further run starts. Raise FedBMError if runs
-    are waiting, but the GPU failed in every process before a round was done.
+    Runs start in the order given. A run fails if the files it reads have changed, so that its id is not the one in
+    *ids*. A run stops after a round, which is saved, if its next round would end after the *deadline* (a time of
+    time.time()). At the deadline, or if the generator is closed, all runs stop within seconds; they can be resumed from
+    their last checkpoints.
     """
+    if not configs:
+        return
     waiting = list(enumerate(configs))
-    pool = find_pool(configs[0], processes) if configs else Pool([], _start_worker, _wait)
-    places = pool.places[: len(configs)]
+    pool = find_pool(configs[0])
+    free = pool.places[: len(configs)]  # places without a worker
     workers: list[Worker] = []
-    asked: set[int] = set()
-    useful: set[Worker] = set()  # workers that have done a round
-    broken: dict[Worker, Failure] = {}
+    seconds: float | None = None
     try:
         while waiting or any(worker.runs for worker in workers):
-            for worker in workers:
-                for number in worker.runs - asked:
-                    if is_last_round(number):
-                        asked.add(number)
-                        waiting.clear()
-                        worker.send(number, END)
             if waiting:
-                workers += [pool.start(*place) for place in places[len(workers) :]]
-            for worker in sorted((w for w in workers if w not in broken), key=lambda worker: len(worker.runs)):
-                while waiting and len(worker.runs) < worker.runs_per_gpu:
+                workers += map(pool.start, free)
+                free = []
+            for worker in sorted(workers, key=lambda worker: len(worker.runs)):
+                while waiting and len(worker.runs) < worker.capacity:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
-                    config = config.with_values("engine", **worker.changes)
-                    worker.send(number, Job(pickle.dumps(config), ids[number] if ids else None))
-            seconds = remaining()
-            for worker in pool.wait(workers, None if seconds is None else max(0.0, seconds)):
+                    config = config.with_values("engine", **worker.place.changes)
+                    worker.send(number, Job(pickle.dumps(config), ids[number] if ids else None, deadline))
+            if deadline is not None:
+                seconds = max(0.0, deadline - time.time())
+            for worker in pool.wait(workers, seconds):
                 try:
                     number, news = worker.receive()
                 except EOFError:
                     workers.remove(worker)
-                    places.remove(place := (worker.runs_per_gpu, worker.changes))
-                    if worker in useful or worker not in broken:
-                        places.append(place)  # a new worker takes the place
+                    free.append(worker.place)
                     for number in worker.runs:
-                        yield number, broken.get(worker) or Failure(worker.why_ended())
-                    if waiting and not places:
-                        why = f"{format_count(len(waiting), 'run')} did not start. {broken[worker].reason}"
-                        raise FedBMError(f"{why}. Run the same command again to continue.") from None
+                        yield number, Failure(worker.why_ended())
                     continue
+                if isinstance(news, DeviceFailure):
+                    worker.capacity = 0  # it ends
                 if not isinstance(news, Event):
                     worker.runs.discard(number)
-                elif news.record is not None:
-                    useful.add(worker)
-                if isinstance(news, DeviceFailure):
-                    broken[worker] = news
+                elif is_last_round(news, deadline):
+                    waiting.clear()
                 if news is not None:
                     yield number, news
-            if seconds is not None and seconds <= 0:
+            if seconds == 0:
                 break
     finally:
         with ThreadPoolExecutor(len(workers) or 1) as threads:  # one after the other, their last turns would add up
             list(threads.map(lambda worker: worker.stop(), workers))
 
 
-def find_pool(config: Config, processes: int | None = None) -> Pool:
+def is_last_round(event: Event, deadline: float | None) -> bool:
+    """Return whether a run must stop after this event: if its next round takes as long, it ends after the deadline."""
+    return deadline is not None and event.record is not None and time.time() + event.record.seconds["total"] > deadline
+
+
+def find_pool(config: Config) -> Pool:
     """Return where runs with this configuration can execute: on this machine, or on a Ray cluster."""
     if config.engine.on == "ray":
         from fedbm.runs.ray_cluster import connect
 
         return connect(config)
-    return Pool(places_for(config, processes or cores()), _start_worker, _wait)
+    return Pool(places_for(config), _start_worker, _wait)
 
 
-def places_for(config: Config, processes: int) -> list[Place]:
+def places_for(config: Config) -> list[Place]:
     """Return the places for processes on this machine."""
     device = find_device(config.engine.device)
     if device.type == "cpu":
-        return [(1, {"threads": 1, "workers": 1})] * processes
+        return [Place(1, {"threads": 1, "workers": 1})] * cores()
     named = [device.index] if device.index is not None else range(torch.cuda.device_count())
-    return [(share, {"device": f"cuda:{index}"}) for index in named for share in gpu_shares(config)]
+    return [Place(share, {"device": f"cuda:{index}"}) for index in named for share in gpu_shares(config)]
 
 
 def gpu_shares(config: Config) -> list[int]:
@@ -202,7 +199,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
+def _start_worker(place: Place) -> RunProcess:
     """Start a process that ignores Ctrl-C and does not import the user's script again.
 
     The parent handles Ctrl-C and ends its children. A script that calls compare() needs no `__main__` guard.
@@ -221,7 +218,7 @@ def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
         if is_main_thread:
             signal.signal(signal.SIGINT, before)
     theirs.close()
-    return RunProcess(process, ours, runs_per_gpu, changes)
+    return RunProcess(process, ours, place, place.capacity)
 
 
 def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
@@ -232,7 +229,7 @@ def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
 def _work(pipe: Connection) -> None:
     """Advance the runs of this process in turns until the parent closes the pipe."""
 
-    def receive(is_busy: bool) -> Iterator[tuple[int, Job | None]]:
+    def receive(is_busy: bool) -> Iterator[tuple[int, Job]]:
         while pipe.poll(0 if is_busy else None):
             is_busy = True
             yield pipe.recv()
@@ -243,48 +240,32 @@ def _work(pipe: Connection) -> None:
 
 
 def advance_runs(
-    receive: Callable[[bool], Iterator[tuple[int, Job | None]]],
+    receive: Callable[[bool], Iterator[tuple[int, Job]]],
 ) -> Generator[tuple[int, Event | Failure | None], None, None]:
     """Advance several runs in turns and yield (number, news). The news None means that the run is over.
 
-    *receive* returns the messages that have arrived: (number, job), or (number, END). If its argument is False, no run
-    is active, and it waits for a message. If the GPU fails, all runs of the process fail, and the iteration ends.
+    *receive* returns the jobs that have arrived, as (number, job). If its argument is False, no run is active, and it
+    waits for a job. If the GPU fails, all runs of the process fail, and the iteration ends.
     """
     runs: dict[int, Generator[Event | None, None, None]] = {}
-    ending: set[int] = set()
-    is_broken = False
-    while runs or not is_broken:
+    while True:
         for number, job in receive(bool(runs)):
-            if job is END:
-                ending.add(number)
-            else:
-                runs[number] = _advance(job)
-        for number in list(runs):
-            news = _turn(runs[number], number in ending)
-            if news and not isinstance(news[-1], Event):
+            runs[number] = _advance(job)
+        for number, run in list(runs.items()):
+            news: Event | Failure | None = None
+            try:
+                news = next(run)
+                if news is None:  # the run waits
+                    continue
+            except StopIteration:
                 del runs[number]
-            for one in news:
-                is_broken |= isinstance(one, DeviceFailure)
-                yield number, one
-
-
-def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event | Failure | None]:
-    """Return a run's events of one turn; the last is None if the run is over, or the failure.
-
-    *ending*: whether the run must stop after its current round.
-    """
-    try:
-        event = next(run)
-        if event is None:
-            return []
-        if ending and event.record is not None and not event.last:
-            run.close()  # writes a checkpoint
-            return [event, None]
-        return [event]
-    except StopIteration:
-        return [None]
-    except Exception as error:  # the other runs of this process continue
-        return [Failure.of(error)]
+            except Exception as error:  # the other runs of this process continue
+                del runs[number]
+                news = Failure.of(error)
+            yield number, news
+            if isinstance(news, DeviceFailure):
+                yield from ((other, news) for other in runs)
+                return
 
 
 def _advance(job: Job) -> Generator[Event | None, None, None]:
@@ -294,4 +275,15 @@ def _advance(job: Job) -> Generator[Event | None, None, None]:
     plan = make_plan(pickle.loads(job.config))  # imports the file of a user's method
     if job.id not in (None, plan.id):
         raise FedBMError("its data or its method's file changed after the command started. Run the command again.")
-    yield from iterate_run(plan)
+    yield from stop_in_time(iterate_run(plan), job.deadline)
+
+
+def stop_in_time(
+    events: Generator[Event | None, None, None], deadline: float | None
+) -> Generator[Event | None, None, None]:
+    """Yield the events of a run, and stop it after a round if the next would end after the deadline."""
+    with closing(events):  # writes a checkpoint
+        for event in events:
+            yield event
+            if event is not None and is_last_round(event, deadline):
+                return

@@ -45,15 +45,15 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     configs, to = read_grid(args), Path(args.to)
     if to != Path(configs[0].engine.out):  # the runs may create that folder
         report_path(to)  # before hours of computing
-    jobs, result = run_grid(configs, console)
+    jobs, failures = run_grid(configs, console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
-        raise FedBMError(result.failures[0])
+        raise FedBMError(failures[0])
     report = make_report(folders)
     for table in report_tables(report):
         console.print(table)
     console.print(f"report: {save_report(report, report_path(to)).resolve()}")
-    check_failures(result.failures, len(jobs))
+    check_failures(failures, len(jobs))
 
 
 def read_grid(args: argparse.Namespace) -> list[Config]:

@@ -45,9 +45,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     for part in describe_partition(first.partition, first.dataset):
         console.print(part)
     console.print()
-    jobs, result = run_grid(configs, console)
-    if result.failures:
-        raise FedBMError(result.failures[0])
+    jobs, failures = run_grid(configs, console)
+    if failures:
+        raise FedBMError(failures[0])
     folders = [job.folder for job in jobs]
     console.print()
     console.print(result_table([read_run(folder) for folder in folders]))
