@@ -186,7 +186,7 @@ def test_options_come_from_a_configuration_file(write: Write) -> None:
         FedBMError, match="^mu is an option of fedprox, not of .*options.py:Halved. Remove it, or use fedprox.$"
     ):
         to_sections({"method": reference, "mu": 1})
-    with pytest.raises(FedBMError, match="mu is an option of fedprox, but no such method is named"):
+    with pytest.raises(FedBMError, match="mu is an option of fedprox, and no such method is chosen"):
         make_grid({}, {"mu": 1}, [reference], [None], [0])
 
 
