@@ -70,9 +70,9 @@ def test_a_file_of_concepts_read_from_other_words_is_refused(tmp_path, tiny_fedb
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"encoder": "bert"}, r'encoder is "bert", but .* was made with made up'),
-        ({"pooling": "cls"}, r'pooling is "cls", but .* was made without it'),
-        ({"encoder_dir": "models"}, r'encoder_dir is "models", but .* was made without it'),
+        ({"encoder": "bert"}, r'encoder is "bert", but .* was made with "made up"'),
+        ({"pooling": "cls"}, r'pooling is "cls", but .* was made with ""'),
+        ({"encoder_dir": "models"}, r'encoder_dir is "models", but .* was made with ""'),
     ],
 )
 def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm, asked, sentence) -> None:

@@ -255,7 +255,7 @@ def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Pa
     run = fedbm.simulate("digits", method=Curious(), body=lambda: fedbm.ResNet18(1, 4), size=16, rounds=1, out=tmp_path)
     saved = read_sections(run.path / "config.toml")
     assert sorted(saved["own"]) == ["body", "code"]
-    with pytest.raises(FedBMError, match="belongs to a run with a method or body of your own"):
+    with pytest.raises(FedBMError, match="Use .* the command or script with the method or body of your own"):
         make_config(saved)
     assert fedbm.read_run(str(run.path)).id == run.id
 

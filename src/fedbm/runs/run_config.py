@@ -116,9 +116,10 @@ def check_method_options(arguments: Mapping[str, str], methods: Sequence[str]) -
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
     """Return the Config of nested values, {section: {key: value}}; texts are converted as on the command line."""
     for section in values:
-        if section == "federation":
+        if section in ("federation", "own"):
             raise FedBMError(
-                f"{where} describes a run between machines: use 'fedbm federation run', or remove [federation]"
+                f"{where} has the section [{section}]. Use 'fedbm federation run' if it is a run between machines, "
+                "or the command or script with the method or body of your own."
             )
         if section not in FILE_SECTIONS:
             near = did_you_mean(section, FILE_SECTIONS)

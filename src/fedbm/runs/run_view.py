@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from fedbm.config.options import BY_BETA, EngineOptions
-from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.partition import assignment_digest
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
@@ -17,7 +16,7 @@ from fedbm.engine.round_record import RoundRecord, Scores
 from fedbm.engine.run_folder import FORMAT, RunFolder, find_run, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
-from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
+from fedbm.runs.run_config import make_config, method_label
 from fedbm.runs.run_file_types import (
     CONFIG_FILE,
     FEDERATION_FILE,
@@ -325,21 +324,11 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         facts |= {"data": partition.of.data} if partition.of else {}
     elif (federation := _decode_file(FEDERATION_FILE, path / "federation.json")) is not None:
         facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
-    return {**facts, "label": _label(config, facts["data"], partition)}
-
-
-def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | None) -> str:
-    """Return the method with its options, or only its name if it was made in Python or by another version."""
-    name, section, entry = str(config["method"]["name"]), config["data"], CATALOG.get(data)
-    if "own" in config:
-        return name
-    recommends = {}
-    if entry is not None and (partition is None or tuple(entry.classes) == partition.classes):
-        recommends = recommended_at_beta(entry.recommends, section["partition"], section["beta"])
     try:
-        return method_label(make_config({"method": config["method"]}).method, recommends)
-    except FedBMError:
-        return name
+        label = method_label(make_config({"method": config["method"]}).method, {})
+    except FedBMError:  # it was made in Python, or by another version
+        label = facts["method"]
+    return {**facts, "label": label}
 
 
 def _decode_file(kind: type[T], path: Path, lengths: Lengths | None = None, remedy: str = "") -> T | None:
