@@ -14,6 +14,7 @@ import pytest
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedProx
+from fedbm.runs.custom_method import with_method
 from fedbm.runs.plan import make_plan
 from fedbm.runs.run_config import check_config, make_config, to_sections
 
@@ -204,7 +205,7 @@ def test_recommendations_go_by_the_beta_a_partition_was_dealt_with(tmp_path: Pat
 
 def test_options_of_a_method_object_are_what_they_declare(tiny: dict[str, Any]) -> None:
     def plan(method: Any) -> Any:
-        return make_plan(dataclasses.replace(make_config(to_sections({"rounds": 1})), method=method))
+        return make_plan(with_method(make_config(to_sections({"rounds": 1})), method))
 
     assert plan(fedbm.FedBM(generator="no")).config.method.generator is False  # type: ignore[arg-type]
     assert plan(FedProx(mu=1)).id == plan(FedProx(mu=1.0)).id

@@ -102,17 +102,13 @@ class Notifier:
         self._call("on_round_start", round_)
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        failure: FedBMError | None = None
         for callback in self._callbacks:
             try:
                 getattr(callback, hook)(self._run, *arguments)
             except Exception as error:
                 then = "The run is saved" if hook == "on_end" else "Run the same command again to continue"
                 words = f"{type(callback).__name__}.{hook} failed: {type(error).__name__}: {error}. {then}."
-                failure = failure or FedBMError(words)
-                failure.__cause__ = failure.__cause__ or error
-        if failure is not None:
-            raise failure
+                raise FedBMError(words) from error
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:

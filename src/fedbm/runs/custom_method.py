@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fedbm.config.keys import build_options
+from fedbm.config.options import check_all
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.methods import METHODS, Method
 from fedbm.runs.run_config import Config, make_config, method_values
@@ -90,7 +91,8 @@ def make_custom_config(values: Mapping[str, Mapping[str, Any]], where: str) -> C
 
 
 def with_method(config: Config, method: Method) -> Config:
-    """Return *config* with a method object. Its options count as set by the user."""
+    """Return *config* with a method object, whose options are checked. They count as set by the user."""
+    method = check_all(method)
     given = config.given | {f"method.{option}" for option in method_values(method)}
     return dataclasses.replace(config, method=method, given=given)
 

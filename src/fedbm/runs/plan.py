@@ -64,7 +64,7 @@ def make_plan(
     *dataset*, *partition* and *make_body* were made in Python and replace the options that describe them. *progress* is
     called with (images decoded, images in all).
     """
-    config = check_config(config)
+    check_config(config)
     if dataset is None:
         dataset = load_dataset(config, progress)
     else:

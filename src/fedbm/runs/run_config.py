@@ -28,7 +28,6 @@ from fedbm.config.options import (
     LanguageOptions,
     ModelOptions,
     TrainOptions,
-    check_all,
 )
 from fedbm.engine.server_average import no_common_model
 from fedbm.engine.server_optimizer import check_server_optimizer
@@ -205,12 +204,8 @@ def describe_recipe(train: TrainOptions) -> Iterator[str]:
         yield f"recipe {train.recipe} sets {join_words(found or ['nothing'], 'and')}"
 
 
-def check_config(config: Config) -> Config:
-    """Return *config* with every value checked and converted; raise FedBMError if settings contradict each other."""
-    checked: dict[str, Any] = {}
-    for section in (*SECTIONS, "method"):
-        checked[section] = check_all(getattr(config, section))
-    config = dataclasses.replace(config, **checked)
+def check_config(config: Config) -> None:
+    """Raise FedBMError if settings contradict each other."""
     for kind in ("file", "column"):
         if config.data.partition == kind and not getattr(config.data, f"partition_{kind}"):
             raise FedBMError(f"partition = {kind} needs partition_{kind}")
@@ -223,7 +218,6 @@ def check_config(config: Config) -> Config:
             "Remove it, or choose a method with FedAvg's loss, such as fedprox or scaffold."
         )
     check_effects([config], recommended=False)
-    return config
 
 
 def check_effects(configs: Sequence[Config], recommended: bool) -> None:

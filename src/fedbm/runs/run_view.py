@@ -28,7 +28,7 @@ from fedbm.runs.run_file_types import (
     Summary,
 )
 from fedbm.utils.io import parse_toml, read_object, read_text
-from fedbm.utils.json_records import Lengths, decode
+from fedbm.utils.json_records import decode
 from fedbm.utils.metrics import NAMES
 from fedbm.utils.statistics import spread_or_none
 from fedbm.utils.text import make_html
@@ -238,9 +238,8 @@ def read_run(run: RunView | str | Path) -> RunView:
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
     decode(CONFIG_FILE, config, path / "config.toml")
-    lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
-    summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
-    partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
+    summary = _decode_file(Summary, path / "summary.json", REWRITE)
+    partition = _decode_file(PartitionRecord, path / "partition.json")
     facts = facts_of(summary, config) if summary else _facts_of_unfinished(path, config, partition)
     environment = read_environment(path)
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
@@ -260,12 +259,12 @@ def read_run(run: RunView | str | Path) -> RunView:
         environment=environment,
         client_partition=partition,
         checksum=partition.of.checksum if partition and partition.of else "",
-        details=_decode_file(Details, path / "details.json", lengths),
+        details=_decode_file(Details, path / "details.json"),
         generated=generated if generated.is_file() else None,
         round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         edited=was_edited(config, environment),
         failure=failure.reason if failure and summary is None else "",
-        features=_decode_file(Features, path / "features.json", lengths),
+        features=_decode_file(Features, path / "features.json"),
         last_quarter=last_quarter_scores(tests, summary.rounds) if summary else None,
         averaged_last_quarter=last_quarter_scores(averaged, summary.rounds) if summary else None,
     )
@@ -331,6 +330,6 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
     return {**facts, "label": label}
 
 
-def _decode_file(kind: type[T], path: Path, lengths: Lengths | None = None, remedy: str = "") -> T | None:
+def _decode_file(kind: type[T], path: Path, remedy: str = "") -> T | None:
     """Return what a JSON file contains, or None if there is no such file."""
-    return decode(kind, read_object(path, FORMAT, remedy), path, remedy, lengths) if path.is_file() else None
+    return decode(kind, read_object(path, FORMAT, remedy), path, remedy) if path.is_file() else None

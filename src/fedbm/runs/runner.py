@@ -161,14 +161,11 @@ def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bo
     """
     dataset = data if isinstance(data, Dataset) else None
     for key in keys():
-        if key.section == "model" and key.flag in settings and body:
-            raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")
-        if key.section != "data" or key.flag not in settings:
-            continue
-        if key.name in PARTITION_KEYS and partition:
-            raise FedBMError(f"{key.flag} has no effect on a partition that is already made. Remove it.")
-        if key.name not in PARTITION_KEYS and dataset is not None:
-            raise FedBMError(f"{key.flag} has no effect on a data set that is already loaded. Give it to load().")
+        is_made = partition if key.name in PARTITION_KEYS else dataset is not None
+        if key.flag in settings and ((key.section == "model" and body) or (key.section == "data" and is_made)):
+            raise FedBMError(
+                f"{key.flag} has no effect on data, a partition or a body that is already made. Remove it."
+            )
     if dataset is None:
         check_source(data)
         settings["data"] = str(data)
