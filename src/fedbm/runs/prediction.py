@@ -30,9 +30,9 @@ from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
 from fedbm.runs.custom_method import describe_class, load_method, with_method
-from fedbm.runs.run_config import Config, make_config, method_values, read_sections
+from fedbm.runs.run_config import Config, make_config, method_values
 from fedbm.runs.run_id import own_code, plugin_code
-from fedbm.runs.run_view import EDITED, RunView, find_folder, read_environment, was_edited
+from fedbm.runs.run_view import RunView, check_unedited, find_folder, read_run
 from fedbm.utils.io import digest_of
 
 MAX_FILES_AT_ONCE = 256  # bounds the memory
@@ -95,9 +95,8 @@ def files_in(path: Path) -> list[Path]:
 
 def read_config(folder: Path, method: Method | str | None = None) -> Config:
     """Return a run's configuration. *method* is needed if it is the user's own; see load_model()."""
-    values, known = read_sections(folder / "config.toml"), read_environment(folder) or {}
-    if was_edited(values, known):
-        raise FedBMError(f"{folder / 'config.toml'} {EDITED}")
+    run = check_unedited(read_run(folder))
+    values, known = dict(run.config), run.environment or {}
     code = values.pop("own", {}).get("code")
     if method is None and code is None:
         with prefix_errors(str(folder)):

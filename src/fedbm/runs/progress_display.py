@@ -44,16 +44,8 @@ def replace_line(console: Console) -> Callable[[str], None]:
     """Return a function that prints a line. In a notebook, each line replaces the one before."""
     if not console.is_jupyter:
         return console.print
-    handle: Any = None
-
-    def show(line: str) -> None:
-        nonlocal handle
-        if handle is None:
-            handle = import_module("IPython.display").display({"text/plain": line}, raw=True, display_id=True)
-        else:
-            handle.update({"text/plain": line}, raw=True)
-
-    return show
+    handle = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: handle.update({"text/plain": line}, raw=True)
 
 
 @contextmanager

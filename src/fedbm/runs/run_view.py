@@ -186,17 +186,6 @@ def check_unedited(run: RunView) -> RunView:
     return run
 
 
-def read_environment(folder: Path) -> Environment | None:
-    """Return the content of a run's environment.json, or None if there is no such file."""
-    return _decode_file(Environment, folder / "environment.json")  # type: ignore[type-abstract]
-
-
-def was_edited(config: Mapping[str, Any], environment: Mapping[str, Any] | None) -> bool:
-    """Return whether *config*, the content of config.toml, is not the one with which the run began."""
-    digest = (environment or {}).get("settings")
-    return digest is not None and digest != settings_digest(config)
-
-
 def check_resumable(folder: Path) -> None:
     """Raise FedBMError if the run in *folder* has begun and its config.toml was edited."""
     if RunFolder(folder).done or rounds_behind(folder):  # otherwise config.toml is written again
@@ -241,7 +230,7 @@ def read_run(run: RunView | str | Path) -> RunView:
     summary = _decode_file(Summary, path / "summary.json", REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json")
     facts = facts_of(summary, config) if summary else _facts_of_unfinished(path, config, partition)
-    environment = read_environment(path)
+    environment = _decode_file(Environment, path / "environment.json") or {}  # type: ignore[type-abstract]
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     if summary is not None:
         _check_complete(path / "rounds.jsonl", rounds, summary.rounds)
@@ -256,13 +245,13 @@ def read_run(run: RunView | str | Path) -> RunView:
         config_text=text,
         rounds=rounds,
         summary=summary,
-        environment=environment,
+        environment=environment or None,
         client_partition=partition,
         checksum=partition.of.checksum if partition and partition.of else "",
         details=_decode_file(Details, path / "details.json"),
         generated=generated if generated.is_file() else None,
         round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
-        edited=was_edited(config, environment),
+        edited=environment.get("settings") not in (None, settings_digest(config)),
         failure=failure.reason if failure and summary is None else "",
         features=_decode_file(Features, path / "features.json"),
         last_quarter=last_quarter_scores(tests, summary.rounds) if summary else None,
