@@ -20,20 +20,15 @@ from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, plan_jobs, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
-from fedbm.runs.custom_method import load_method, with_method
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
 from fedbm.runs.run_config import (
     Config,
     check_effects,
     check_method_options,
-    find_method,
-    is_reference,
-    make_config,
-    override,
     settings_for,
 )
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
-from fedbm.runs.runner import check_engine, check_method_object, use_data
+from fedbm.runs.runner import check_engine, configure, use_data
 from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.text import format_count, make_html
 
@@ -193,20 +188,12 @@ def make_grid(
         raise FedBMError("betas is empty; give at least one β, or remove it")
     if arguments is None:
         arguments = {flag: flag for flag in settings}
-    methods = [load_method(method) if is_reference(method) else method for method in methods]
-    names = [find_method(method).name for method in methods if isinstance(method, str)]
-    check_method_options(arguments, names)
-    for method in methods:
-        if not isinstance(method, str):
-            check_method_object(method, {})
     configs: list[Config] = []
     for beta, seed, method in product(betas, seeds, methods):
         name = method if isinstance(method, str) else ""
-        flags = settings_for(name, settings) | {"seed": seed}
-        flags |= ({} if beta is None else {"beta": beta}) | ({"method": name} if name else {})
-        config = make_config(override(base, flags))
-        config = config if isinstance(method, str) else with_method(config, method)
-        configs.append(replace(config, arguments=arguments))
+        flags = {**settings_for(name, settings), "seed": seed} | ({} if beta is None else {"beta": beta})
+        configs.append(replace(configure(method, flags, base), arguments=arguments))
+    check_method_options(arguments, [method for method in methods if isinstance(method, str)])
     check_engine(configs[0])
     check_effects(configs, recommended=False)
     language = [key.flag for key in section_keys() if key.section == "language"]  # one method that reads it is enough
