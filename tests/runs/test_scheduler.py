@@ -98,7 +98,7 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
             raise ValueError("a fault in the program")
         yield Event(2, job.id)
 
-    monkeypatch.setattr(side_by_side, "_advance", played)
+    monkeypatch.setattr(side_by_side, "advance_run", played)
     pipe = Pipe()
     side_by_side._work(pipe)  # type: ignore[arg-type]
     assert pipe.told == [
@@ -116,32 +116,26 @@ def test_when_the_gpu_fails_all_runs_of_the_process_fail_and_it_ends(monkeypatch
         yield Event(1, job.id)
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for it in the manual.")
 
-    monkeypatch.setattr(side_by_side, "_advance", played)
+    monkeypatch.setattr(side_by_side, "advance_run", played)
     pipe = Pipe()
     side_by_side._work(pipe)  # type: ignore[arg-type]
     why = DeviceFailure("The GPU failed: CUDA error: an illegal memory access was encountered")
     assert pipe.told == [(0, Event(1, "0")), (1, Event(1, "1")), (0, why), (1, why)]
 
 
-class ScriptedWorker:
-    """A worker that takes one run at a time, gives the news that it is made with, and ends."""
+class ScriptedPipe:
+    """The pipe of a process that gives the news with which it is made, each about its latest run, and ends."""
 
-    def __init__(self, place: Place, news: list[Any]) -> None:
-        self.place, self.capacity, self.news, self.runs = place, place.capacity, news, set[int]()
+    def __init__(self, news: list[Any]) -> None:
+        self.news = news
 
-    def send(self, number: int, job: Any) -> None:
-        self.number = number
+    def send(self, message: tuple[int, Any]) -> None:
+        self.number, _ = message
 
-    def receive(self) -> tuple[int, Any]:
+    def recv(self) -> tuple[int, Any]:
         if not self.news:
             raise EOFError
         return self.number, self.news.pop(0)
-
-    def why_ended(self) -> str:
-        return "its process ended with status 0"
-
-    def stop(self) -> None:
-        pass
 
 
 def test_a_new_process_takes_the_place_of_one_where_the_gpu_failed(
@@ -149,10 +143,15 @@ def test_a_new_process_takes_the_place_of_one_where_the_gpu_failed(
 ) -> None:
     bad = DeviceFailure("The GPU failed: CUDA error: out of memory")
     scripts = [[bad], [None, None]]
-    pool = side_by_side.Pool(
-        [Place(1, {})], lambda place: ScriptedWorker(place, scripts.pop(0)), lambda workers, _: list(workers)
-    )
-    monkeypatch.setattr(side_by_side, "find_pool", lambda config: pool)
+
+    def start(place: Place) -> RunProcess:
+        pipe: Any = ScriptedPipe(scripts.pop(0))
+        return RunProcess(SimpleNamespace(join=lambda: None), pipe, place, place.capacity)
+
+    monkeypatch.setattr(side_by_side, "places_for", lambda config: [Place(1, {})])
+    monkeypatch.setattr(side_by_side, "_start_worker", start)
+    monkeypatch.setattr(side_by_side, "wait", lambda pipes, seconds: pipes)
+    monkeypatch.setattr(RunProcess, "stop", lambda process: None)
     assert list(run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(3))))) == [(0, bad)]
     assert scripts == []
 

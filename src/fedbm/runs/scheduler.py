@@ -4,7 +4,7 @@ On a CPU each core has a process with one thread and one run; two such processes
 Each GPU has one process. Its runs take turns, each on its own streams, because several streams can use a GPU at
 the same time. Several processes can do so only under NVIDIA MPS (`processes_per_gpu`). Processes share the data through
 memory-mapped files. A run gives the same result as if it ran alone (on a CPU: with one thread).
-The workers of a Ray cluster take the place of these processes if the engine's `on` is ray (`ray_cluster.py`).
+If the engine's `on` is ray, a Ray cluster takes the place of these processes (`ray_cluster.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,72 +37,29 @@ MAX_SECONDS_OF_TURN = 3.0  # for a busy one: killed during its work on a GPU, it
 
 
 class Place(NamedTuple):
-    """Where a worker can start."""
+    """Where a process can start."""
 
-    capacity: int  # runs that the worker takes at a time
+    capacity: int  # runs that the process takes at a time
     changes: dict[str, Any]  # engine options of these runs
 
 
 class Job(NamedTuple):
-    """A run for a worker. The configuration is pickled separately: if it cannot be read, only this run fails."""
+    """A run for a process. The configuration is pickled separately: if it cannot be read, only this run fails."""
 
     config: bytes
     id: str | None
     deadline: float | None
 
 
-class Worker(Protocol):
-    """A process, here or on another machine, and the numbers of its current runs."""
-
-    place: Place
-    capacity: int
-    runs: set[int]
-
-    def send(self, number: int, job: Job) -> None:
-        """Send a run; nothing happens if the worker has ended."""
-
-    def receive(self) -> tuple[int, Event | Failure | None]:
-        """Return the next news; raise EOFError if the worker has ended."""
-
-    def why_ended(self) -> str:
-        """Return a sentence about a worker that has ended."""
-
-    def stop(self) -> None:
-        """End the worker and its runs."""
-
-
-class Pool(NamedTuple):
-    """Where workers can start, and how to start them and wait for them."""
-
-    places: list[Place]
-    start: Callable[[Place], Worker]
-    wait: Callable[[Sequence[Any], float | None], Sequence[Worker]]  # returns the workers with news
-
-
 @dataclass(eq=False)
 class RunProcess:
-    """A worker on this machine."""
+    """A process, its place, how many runs it takes now, and the numbers of its current runs."""
 
     process: Any
     pipe: Connection  # one per process: a process killed while writing must not block the others
     place: Place
     capacity: int
     runs: set[int] = field(default_factory=set)
-
-    def send(self, number: int, job: Job) -> None:
-        with suppress(BrokenPipeError):
-            self.pipe.send((number, job))
-
-    def receive(self) -> tuple[int, Event | Failure | None]:
-        try:
-            news: tuple[int, Event | Failure | None] = self.pipe.recv()
-        except OSError as error:
-            raise EOFError from error
-        return news
-
-    def why_ended(self) -> str:
-        self.process.join()
-        return f"its process ended with status {self.process.exitcode}"
 
     def stop(self) -> None:
         self.pipe.close()  # the process then ends by itself, after its turn
@@ -123,32 +80,38 @@ def run_all(
     """
     if not configs:
         return
+    if configs[0].engine.on == "ray":
+        from fedbm.runs.ray_cluster import run_on_cluster
+
+        yield from run_on_cluster(configs, ids, deadline)
+        return
     waiting = list(enumerate(configs))
-    pool = find_pool(configs[0])
-    free = pool.places[: len(configs)]  # places without a worker
-    workers: list[Worker] = []
-    seconds: float | None = None
+    free = places_for(configs[0])[: len(configs)]  # places without a process
+    workers: list[RunProcess] = []
     try:
         while waiting or any(worker.runs for worker in workers):
             if waiting:
-                workers += map(pool.start, free)
+                workers += map(_start_worker, free)
                 free = []
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
                 while waiting and len(worker.runs) < worker.capacity:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
                     config = config.with_values("engine", **worker.place.changes)
-                    worker.send(number, Job(pickle.dumps(config), ids[number] if ids else None, deadline))
-            if deadline is not None:
-                seconds = max(0.0, deadline - time.time())
-            for worker in pool.wait(workers, seconds):
+                    job = Job(pickle.dumps(config), ids[number] if ids else None, deadline)
+                    with suppress(BrokenPipeError):  # it has ended
+                        worker.pipe.send((number, job))
+            seconds = seconds_until(deadline)
+            ready = wait([worker.pipe for worker in workers], seconds)
+            for worker in [worker for worker in workers if worker.pipe in ready]:
                 try:
-                    number, news = worker.receive()
-                except EOFError:
+                    number, news = worker.pipe.recv()
+                except (EOFError, OSError):
                     workers.remove(worker)
                     free.append(worker.place)
+                    worker.process.join()
                     for number in worker.runs:
-                        yield number, Failure(worker.why_ended())
+                        yield number, Failure(f"its process ended with status {worker.process.exitcode}")
                     continue
                 if isinstance(news, DeviceFailure):
                     worker.capacity = 0  # it ends
@@ -165,18 +128,13 @@ def run_all(
             list(threads.map(lambda worker: worker.stop(), workers))
 
 
+def seconds_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.time())
+
+
 def is_last_round(event: Event, deadline: float | None) -> bool:
     """Return whether a run must stop after this event: if its next round takes as long, it ends after the deadline."""
     return deadline is not None and event.record is not None and time.time() + event.record.seconds["total"] > deadline
-
-
-def find_pool(config: Config) -> Pool:
-    """Return where runs with this configuration can execute: on this machine, or on a Ray cluster."""
-    if config.engine.on == "ray":
-        from fedbm.runs.ray_cluster import connect
-
-        return connect(config)
-    return Pool(places_for(config), _start_worker, _wait)
 
 
 def places_for(config: Config) -> list[Place]:
@@ -185,13 +143,9 @@ def places_for(config: Config) -> list[Place]:
     if device.type == "cpu":
         return [Place(1, {"threads": 1, "workers": 1})] * cores()
     named = [device.index] if device.index is not None else range(torch.cuda.device_count())
-    return [Place(share, {"device": f"cuda:{index}"}) for index in named for share in gpu_shares(config)]
-
-
-def gpu_shares(config: Config) -> list[int]:
-    """Return how many runs each process of one GPU takes."""
     runs, count = config.engine.runs_per_gpu, config.engine.processes_per_gpu
-    return [len(range(first, runs, count)) for first in range(min(count, runs))]
+    shares = [len(range(first, runs, count)) for first in range(min(count, runs))]  # runs of each process of a GPU
+    return [Place(share, {"device": f"cuda:{index}"}) for index in named for share in shares]
 
 
 def cores() -> int:
@@ -221,11 +175,6 @@ def _start_worker(place: Place) -> RunProcess:
     return RunProcess(process, ours, place, place.capacity)
 
 
-def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
-    ready = wait([worker.pipe for worker in workers], seconds)
-    return [worker for worker in workers if worker.pipe in ready]
-
-
 def _work(pipe: Connection) -> None:
     """Advance the runs of this process in turns until the parent closes the pipe."""
 
@@ -250,7 +199,7 @@ def advance_runs(
     runs: dict[int, Generator[Event | None, None, None]] = {}
     while True:
         for number, job in receive(bool(runs)):
-            runs[number] = _advance(job)
+            runs[number] = advance_run(job)
         for number, run in list(runs.items()):
             news: Event | Failure | None = None
             try:
@@ -268,7 +217,8 @@ def advance_runs(
                 return
 
 
-def _advance(job: Job) -> Generator[Event | None, None, None]:
+def advance_run(job: Job) -> Generator[Event | None, None, None]:
+    """Yield the events of a run, and None while it waits."""
     from fedbm.runs.plan import make_plan
     from fedbm.runs.runner import iterate_run
 
