@@ -49,20 +49,19 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("run --generator maybe", 'generator must be yes or no for fedbm, not "maybe"'),
         (
             "run --method fednh --weighting size",
-            'weighting must be equal for fednh, not "size". Remove weighting, or set it for one method only, as in '
-            "fedavg_weighting.",
+            'weighting must be equal for fednh, not "size"',
         ),
         (
             "run --method fedproto --weighting equal",
-            'weighting must be size for fedproto, not "equal". Remove weighting',
+            'weighting must be size for fedproto, not "equal"',
         ),
         (
             "run --method scaffold --weighting equal",
-            'weighting must be size for scaffold, not "equal". Remove weighting',
+            'weighting must be size for scaffold, not "equal"',
         ),
-        ("run --method feddyn --weighting equal", 'weighting must be size for feddyn, not "equal". Remove weighting'),
+        ("run --method feddyn --weighting equal", 'weighting must be size for feddyn, not "equal"'),
         ("run --method ccvr --weighting x", 'weighting must be size or equal for ccvr, not "x"'),
-        ("compare --methods fedavg,fednh --weighting size", 'weighting must be equal for fednh, not "size". Remove'),
+        ("compare --methods fedavg,fednh --weighting size", 'weighting must be equal for fednh, not "size"'),
         ("run --method fedprox --mu -1", "mu must be at least 0 for fedprox, not -1"),
         ("run --method ccvr --mu 1", "mu is an option of fedprox, not of ccvr. Remove it, or use fedprox."),
         ("run --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?); choose fedavg'),
