@@ -77,7 +77,8 @@ def show_runs(
         if run not in begun and news.round > 1 and not is_live:
             console.print(f"{title}: continuing after round {news.round - 1}")
         begun.add(run)
-        for note in (news.note, *describe_dropped(news.record)):
+        dropped = news.record.dropped if news.record else ()
+        for note in (news.note, *(f"left out client {client.client}: {client.reason}" for client in dropped)):
             if note:
                 console.print(f"{title} round {news.round}: {note}")
         if news.record is not None:
@@ -157,12 +158,6 @@ def _show_count(console: Console, title: str, noun: str, unit: int, step: int) -
 
     with bars if console.is_terminal else nullcontext():
         yield show
-
-
-def describe_dropped(record: RoundRecord | None) -> Iterator[str]:
-    """Yield a phrase for each client that was left out of a round."""
-    for client in record.dropped if record else ():
-        yield f"left out client {client.client}: {client.reason}"
 
 
 def format_loss(terms: Mapping[str, float | None]) -> str:

@@ -221,9 +221,7 @@ def read_run(run: RunView | str | Path) -> RunView:
     """
     path = find_folder(run)
     if not (path / "config.toml").is_file():
-        why = "it has no config.toml" if path.is_dir() else "there is no such folder"
-        hint = f"it contains runs, so give {path}/*" if any(path.glob("*/config.toml")) else "'fedbm run' makes runs"
-        raise FedBMError(f"{path} is not a run, because {why}: {hint}")
+        raise FedBMError(f"{path} is not the folder of a run, which has a config.toml. 'fedbm list FOLDER' lists runs.")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
     decode(CONFIG_FILE, config, path / "config.toml")

@@ -32,8 +32,7 @@ from fedbm.errors import FedBMError
 from fedbm.runs.failure import DeviceFailure, Failure
 from fedbm.runs.run_config import Config
 
-MAX_SECONDS_TO_END = 10.0  # for an idle process
-MAX_SECONDS_OF_TURN = 3.0  # for a busy one: killed during its work on a GPU, it could harm others that share the GPU
+MAX_SECONDS_TO_STOP = 5.0  # then a process is killed; if it works on a GPU, this could harm others that share the GPU
 
 
 class Place(NamedTuple):
@@ -63,7 +62,7 @@ class RunProcess:
 
     def stop(self) -> None:
         self.pipe.close()  # the process then ends by itself, after its turn
-        self.process.join(MAX_SECONDS_OF_TURN if self.runs else MAX_SECONDS_TO_END)
+        self.process.join(MAX_SECONDS_TO_STOP)
         self.process.terminate()
         self.process.join()
 
