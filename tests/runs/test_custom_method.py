@@ -193,12 +193,13 @@ def test_options_come_from_a_configuration_file(write: Write) -> None:
 def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path) -> None:
     file = write("mistakes.py")
     broken, failing = write("broken.py", "def f(:\n"), write("failing.py", "import nowhere_to_be_found")
+    rule = " A method is a subclass of fedbm.FedAvg or fedbm.Method."
     ending, taken = write("ending.py", "raise SystemExit(3)"), write("json.py", "")
     for reference, words in {
         f"{tmp_path}/mistake.py:Halved": f'there is no file {tmp_path}/mistake.py (did you mean "mistakes.py"?)',
-        f"{file}:Halvd": f'{file} has no class "Halvd" (did you mean "Halved"?)',
-        f"{file}:option": f"option in {file} is not a method: it must be a subclass of fedbm.FedAvg or fedbm.Method",
-        f"{file}:Nameless": 'Nameless is called "fedavg", as a method of the package. Name it: name: ClassVar[str] = '
+        f"{file}:Halvd": f'{file} has no class "Halvd" (did you mean "Halved"?).' + rule,
+        f"{file}:option": f'{file} has no class "option".' + rule,
+        f"{file}:Nameless": "Nameless needs a name that no method of the package has, such as name: ClassVar[str] = "
         '"nameless".',
         f"{file}": f'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "{file}"',
         "moon:Moon": 'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "moon:Moon"',
@@ -214,7 +215,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path)
     with pytest.raises(FedBMError, match="Abstract cannot be made: Can't instantiate abstract class"):
         load_method(f"{file}:Abstract")
     nameless = vars(custom_method.import_file(file))["Nameless"]
-    with pytest.raises(FedBMError, match='^Nameless is called "fedavg", as a method of the package'):
+    with pytest.raises(FedBMError, match="^Nameless needs a name that no method"):
         fedbm.simulate("digits", method=nameless())
 
 

@@ -43,23 +43,21 @@ def load_class(reference: str) -> type[Method]:
     if not path.is_file():
         near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.py")))
         raise FedBMError(f"there is no file {path}{near}")
-    module = import_file(path)
-    kind = vars(module).get(name)
-    if kind is None:
-        found = [n for n, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        raise FedBMError(f'{path} has no class "{name}"{did_you_mean(name, found)}')
-    if not isinstance(kind, type) or not issubclass(kind, Method):
-        raise FedBMError(f"{name} in {path} is not a method: it must be a subclass of fedbm.FedAvg or fedbm.Method")
-    check_name(kind)
-    return kind
+    members = vars(import_file(path)).items()
+    methods = {key: kind for key, kind in members if isinstance(kind, type) and issubclass(kind, Method)}
+    if name not in methods:
+        near = did_you_mean(name, methods)
+        raise FedBMError(f'{path} has no class "{name}"{near}. A method is a subclass of fedbm.FedAvg or fedbm.Method.')
+    check_name(methods[name])
+    return methods[name]
 
 
 def check_name(kind: type[Method]) -> None:
     """Raise FedBMError if a class has no name, or the name of another method of the package."""
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or METHODS.get(name, kind) is not kind:
-        taken = f'is called "{name}", as a method of the package' if isinstance(name, str) else "has no name"
-        raise FedBMError(f'{kind.__qualname__} {taken}. Name it: name: ClassVar[str] = "{kind.__name__.lower()}".')
+        own = f'name: ClassVar[str] = "{kind.__name__.lower()}"'
+        raise FedBMError(f"{kind.__qualname__} needs a name that no method of the package has, such as {own}.")
 
 
 def import_file(path: Path) -> ModuleType:
