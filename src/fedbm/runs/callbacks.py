@@ -42,8 +42,7 @@ class Callback:
     """Base class of callbacks for `simulate()`, `compare()` and `reproduce()`. Override the methods that you need.
 
     A resumed run calls them from the round after its last checkpoint on. A finished run, which is only read, does not
-    call them. If a method raises an exception, the run writes a checkpoint and stops with a sentence. The same call
-    resumes it.
+    call them. If a method raises an exception, all runs of the call stop with a sentence. The same call resumes them.
 
     Example:
         >>> import fedbm

@@ -18,8 +18,8 @@ from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_config import make_config, method_label
 from fedbm.runs.run_file_types import (
-    CONFIG_FILE,
     FEDERATION_FILE,
+    ConfigFile,
     Details,
     Environment,
     Features,
@@ -224,7 +224,7 @@ def read_run(run: RunView | str | Path) -> RunView:
         raise FedBMError(f"{path} is not the folder of a run, which has a config.toml. 'fedbm list FOLDER' lists runs.")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
-    decode(CONFIG_FILE, config, path / "config.toml")
+    decode(ConfigFile, config, path / "config.toml")  # type: ignore[type-abstract]
     summary = _decode_file(Summary, path / "summary.json", REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json")
     facts = facts_of(summary, config) if summary else _facts_of_unfinished(path, config, partition)
