@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from fedbm.config.options import BY_BETA, EngineOptions
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.partition import assignment_digest
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
@@ -16,7 +17,7 @@ from fedbm.engine.round_record import RoundRecord, Scores
 from fedbm.engine.run_folder import FORMAT, RunFolder, find_run, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
-from fedbm.runs.run_config import make_config, method_label
+from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_file_types import (
     FEDERATION_FILE,
     ConfigFile,
@@ -310,8 +311,10 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         facts |= {"data": partition.of.data} if partition.of else {}
     elif (federation := _decode_file(FEDERATION_FILE, path / "federation.json")) is not None:
         facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
+    recommends = CATALOG[facts["data"]].recommends if facts["data"] in CATALOG else {}
+    recommends = recommended_at_beta(recommends, data["partition"], data["beta"])
     try:
-        label = method_label(make_config({"method": config["method"]}).method, {})
+        label = method_label(make_config({"method": config["method"]}).method, recommends)
     except FedBMError:  # it was made in Python, or by another version
         label = facts["method"]
     return {**facts, "label": label}
