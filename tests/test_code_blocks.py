@@ -25,7 +25,6 @@ from PIL import Image
 import fedbm
 from fedbm.cli import main
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.errors import FedBMError
 
 SMALL = {"rounds": 1, "width": 8, "batch": 64, "device": "cpu"}
 SMALL_GENERATOR = {"generator_every": 1, "generator_steps": 1, "generator_batch": 10, "generator_width": 8}
@@ -49,11 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(fedbm, "simulate", shrink(fedbm.simulate))
     monkeypatch.setattr(fedbm, "compare", shrink(fedbm.compare, betas=[1.0], seeds=1))
-
-    def refuse(method: object) -> None:
-        raise FedBMError("a test is faster in one process")
-
-    monkeypatch.setattr("fedbm.runs.batch.for_processes", refuse)
+    monkeypatch.setattr("fedbm.runs.batch.is_importable", lambda method: False)  # faster in one process
     return tmp_path
 
 

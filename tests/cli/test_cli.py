@@ -276,7 +276,10 @@ def test_predict_by_the_averaged_model(fedbm: Command, tiny: dict[str, Any], sca
     for command in (("predict", "fedavg", *images), ("features", "fedavg")):
         status, _, err = fedbm(*command, "--out", tmp_path / "without", "--averaged")
         assert status == 2
-        assert "has no averaged model: only a run with server_average above 0 makes one" in one_sentence(err)
+        assert (
+            "has no averaged.safetensors: a finished run has model.safetensors and, with server_average"
+            in one_sentence(err)
+        )
 
 
 def test_predict_before_the_run_is_finished(fedbm: Command, runs: Path, tmp_path: Path) -> None:
@@ -285,7 +288,7 @@ def test_predict_before_the_run_is_finished(fedbm: Command, runs: Path, tmp_path
     (tmp_path / "half" / "config.toml").write_bytes((whole / "config.toml").read_bytes())
     status, _, err = fedbm("predict", tmp_path / "half", "x.png")
     assert status == 2
-    assert "has no model yet" in one_sentence(err)
+    assert "has no model.safetensors: a finished run" in one_sentence(err)
 
 
 def test_concepts(fedbm: Command, tmp_path: Path) -> None:

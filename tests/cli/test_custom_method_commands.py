@@ -65,9 +65,9 @@ def test_from_a_first_run_to_a_prediction(fedbm: Command, tiny: dict[str, Any], 
     assert status == 2
     assert f"mine.py:Mine is not the code that trained {run}: the file was edited" in one_sentence(err)
     status, _, err = fedbm("run", run / "config.toml")
-    assert one_sentence(err).endswith("a method or body of your own. Run the command or script that made it.")
+    assert one_sentence(err).endswith("the command or script with the method or body of your own.")
     status, _, err = fedbm("run", "--method", "mine.py:Mien")
-    assert one_sentence(err) == 'mine.py has no class "Mien" (did you mean "Mine"?)'
+    assert one_sentence(err).startswith('mine.py has no class "Mien" (did you mean "Mine"?). A method is')
 
 
 def test_in_a_comparison_and_resumed(

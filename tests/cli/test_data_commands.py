@@ -280,7 +280,7 @@ def test_help_teaches(fedbm: Command) -> None:
         ("partition digits --partition column", "partition = column needs partition_column"),
         (
             "partition digits --partition-column site",
-            "--partition-column only applies if partition is column, but digits uses dirichlet by default. Remove",
+            "--partition-column only applies if partition is column, but it is dirichlet. Remove",
         ),
         (
             "partition digits --partition column --partition-column site",

@@ -48,20 +48,19 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("run --generator maybe", 'generator must be yes or no for fedbm, not "maybe"'),
         (
             "run --method fednh --weighting size",
-            'weighting must be equal for fednh, not "size". Remove weighting, or set it for one method only, as in '
-            "fedavg_weighting.",
+            'weighting must be equal for fednh, not "size"',
         ),
         (
             "run --method fedproto --weighting equal",
-            'weighting must be size for fedproto, not "equal". Remove weighting',
+            'weighting must be size for fedproto, not "equal"',
         ),
         (
             "run --method scaffold --weighting equal",
-            'weighting must be size for scaffold, not "equal". Remove weighting',
+            'weighting must be size for scaffold, not "equal"',
         ),
-        ("run --method feddyn --weighting equal", 'weighting must be size for feddyn, not "equal". Remove weighting'),
+        ("run --method feddyn --weighting equal", 'weighting must be size for feddyn, not "equal"'),
         ("run --method ccvr --weighting x", 'weighting must be size or equal for ccvr, not "x"'),
-        ("compare --methods fedavg,fednh --weighting size", 'weighting must be equal for fednh, not "size". Remove'),
+        ("compare --methods fedavg,fednh --weighting size", 'weighting must be equal for fednh, not "size"'),
         ("run --method fedprox --mu -1", "mu must be at least 0 for fedprox, not -1"),
         ("run --method ccvr --mu 1", "mu is an option of fedprox, not of ccvr. Remove it, or use fedprox."),
         ("run --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?); choose fedavg'),
@@ -105,7 +104,10 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("config --tmol", 'config has no argument --tmol (did you mean "--toml"?)'),
         ("config --toml --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ("compare --methods fedavg,fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
-        ("compare --methods fedavg --temperature 3", "--temperature is an option of fedbm, but not of fedavg"),
+        (
+            "compare --methods fedavg --temperature 3",
+            "--temperature is an option of fedbm, and no such method is chosen",
+        ),
         ("compare --betas 0.1,x", 'beta must be a number, not "x"'),
         ("compare --beta 0.3 --betas 0.1,0.2", "--beta and --betas are both given. Give every β in --betas."),
         (
@@ -122,11 +124,11 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ),
         (
             "run --classes-per-client 3",
-            "but digits uses dirichlet by default. Remove --classes-per-client or set --partition classes.",
+            "but it is dirichlet. Remove --classes-per-client, or choose --partition classes.",
         ),
         (
             "run --partition iid --classes-per-client 3",
-            "only applies if partition is classes, but it is iid. Remove --classes-per-client.",
+            "only applies if partition is classes, but it is iid. Remove --classes-per-client, or",
         ),
         (
             "run --optimizer adam --momentum 0.5",
@@ -134,38 +136,38 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ),
         (
             "run --classifier trained --temperature 3",
-            "--temperature only applies to fedbm if classifier is distribution or mean, but it is trained.",
+            "--temperature only applies if classifier is distribution or mean, but it is trained.",
         ),
         (
             "run --generator no --lambda-dis 1",
-            "--lambda-dis only applies to fedbm if generator is yes, but it is no. Remove --lambda-dis.",
+            "--lambda-dis only applies if generator is yes, but it is no. Remove --lambda-dis, or choose",
         ),
         (
             "compare --methods fedavg,fedbm --generator no --generator-lr 1",
-            "--generator-lr only applies to fedbm if generator is yes",
+            "--generator-lr only applies if generator is yes",
         ),
         (
             "run --method fedavg --encoder bert",
-            "--encoder only applies to methods that read concepts, not to fedavg. Remove --encoder.",
+            "--encoder only applies to methods that read concepts. Remove --encoder.",
         ),
         ("run --method central --encoder-dir nowhere", "--encoder-dir only applies to methods that read concepts"),
-        ("run --method fedetf --pooling cls", "--pooling only applies to methods that read concepts, not to fedetf"),
+        ("run --method fedetf --pooling cls", "--pooling only applies to methods that read concepts"),
         ("run --method scaffold --concept-file nowhere", "--concept-file only applies to methods that read concepts"),
         (
             "run --classifier random --generator no --prompt-fraction 0.5",
-            "that read concepts, not to fedbm · classifier=random, generator=no. Remove --prompt-fraction.",
+            "--prompt-fraction only applies to methods that read concepts.",
         ),
         (
             "run fedavg.toml --prompt-fraction 0.5",
-            "--prompt-fraction only applies to methods that read concepts, not to fedavg.",
+            "--prompt-fraction only applies to methods that read concepts.",
         ),
         (
             "compare --methods fedavg,fednh --seeds 2 --encoder bert",
-            "--encoder only applies to methods that read concepts, not to fedavg or fednh. Remove --encoder.",
+            "--encoder only applies to methods that read concepts. Remove --encoder.",
         ),
         (
             "compare --methods fedavg,fedbm --classifier trained --generator no --encoder bert",
-            "not to fedavg or fedbm · classifier=trained, generator=no. Remove --encoder.",
+            "--encoder only applies to methods that read concepts.",
         ),
         (
             "data digits --partition iid --beta 0.3",
@@ -175,7 +177,7 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("run --method fedprox --fedprox-mu many", 'mu must be a number for fedprox, not "many"'),
         (
             "compare --methods fedavg --fedprox-mu 1",
-            "--fedprox-mu is an option of fedprox, but not of fedavg. Remove it, or add fedprox.",
+            "--fedprox-mu is an option of fedprox, and no such method is chosen. Remove it, or add one.",
         ),
         (
             "compare --seeds 0",
@@ -228,11 +230,10 @@ def test_partition_flags_for_data_with_their_own_partition(
         for option in options:
             status, _, err = fedbm(*command.split(), *option.split(), "--cache", "cache")
             flag = option.split()[0]
-            name = "chars74k_hnd_16.npz" if command.startswith("data") else "chars74k"
             kinds = "classes" if "classes" in flag else "dirichlet, balanced or quantity"
             assert one_sentence(err) == (
-                f"{flag} only applies if partition is {kinds}, but {name} uses column by default. "
-                f"Remove {flag} or set --partition {kinds.partition(',')[0]}."
+                f"{flag} only applies if partition is {kinds}, but it is column. "
+                f"Remove {flag}, or choose --partition {kinds.partition(',')[0]}."
             )
             assert status == 2, (command, option)
     assert not Path("runs").exists()

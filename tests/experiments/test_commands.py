@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,10 +18,12 @@ from fake_runs import fake_run
 from fedbm.cli import main
 from fedbm.engine.round_loop import Event
 from fedbm.experiments.outcomes import read_outcome
-from fedbm.runs.batch import Budget
 from fedbm.runs.failure import Failure
+from fedbm.runs.plan import make_plan
+from fedbm.runs.run_config import Config
 from fedbm.runs.run_record import read_record, write_record
 from fedbm.runs.run_view import read_run
+from fedbm.runs.runner import run
 
 
 def grid(folder: Path, tiny_fedbm: dict[str, Any], rounds: int = 3) -> Path:
@@ -120,24 +122,6 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
     )
 
 
-def test_a_budget_shorter_than_a_round_is_said_to_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Again and again it would begin the same round."""
-
-    def slow(configs: Any, remaining: Callable[[], float], **_: Any) -> Iterator[tuple[int, Event]]:
-        while remaining() > 0:
-            yield 0, Event(1, "train", 1, 5)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedbm.runs.batch.run_all", slow)
-    (tmp_path / "grid.toml").write_text('[all]\ndata = "digits"\nrounds = 1\n', encoding="utf-8")
-    assert main(["sweep", "grid.toml", "--budget", "0s"]) == 0
-    said = capsys.readouterr().out
-    assert "The budget ended before any round was finished" in said
-    assert "continue from the last checkpoints" not in said
-
-
 def test_what_was_played_when_a_budget_ends_is_not_played_again(
     tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,11 +131,17 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     told = words(file, tmp_path, "--budget", "1h", "--checkpoint-every", "1000")
 
+    def two_rounds(configs: Sequence[Config], **_: Any) -> Iterator[tuple[int, Event]]:
+        for event in run(make_plan(configs[0])):
+            yield 0, event
+            if event.record is not None and event.round == 2:
+                return
+
     with monkeypatch.context() as patch:
-        patch.setattr(Budget, "is_last_round", lambda budget, run: run in budget._latest)
+        patch.setattr("fedbm.runs.batch.run_all", two_rounds)
         assert main(told) == 0
     said = capsys.readouterr().out
-    assert "The budget is spent. Run the same command again to continue from the last checkpoints." in said
+    assert "The budget is spent. Run the same command again to continue from the last checkpoints" in said
     (rounds,) = (tmp_path / "runs").rglob("rounds.jsonl")
     played = len(rounds.read_text(encoding="utf-8").splitlines())
     assert 0 < played < 15

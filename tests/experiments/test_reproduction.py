@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,8 +17,8 @@ from fedbm.errors import FedBMError
 from fedbm.experiments import reproduction
 from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.runs import batch
-from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews
 from fedbm.runs.plan import make_plan
+from fedbm.runs.run_config import Config
 from fedbm.runs.runner import run
 
 
@@ -65,11 +65,10 @@ def test_a_grid_is_run_recorded_and_shown(grid: Path, monkeypatch: pytest.Monkey
 def test_a_finished_run_is_on_record_while_others_run(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed command, or a full disk later on, cannot take it away."""
 
-    def one_after_the_other(jobs: Sequence[BatchRun], on_news: OnNews, budget: Budget) -> BatchResult:
-        for job in jobs:
-            for event in run(make_plan(job.config)):
-                on_news(job, event)
-        return BatchResult()
+    def one_after_the_other(configs: Sequence[Config], **_: Any) -> Iterator[tuple[int, Event]]:
+        for number, config in enumerate(configs):
+            for event in run(make_plan(config)):
+                yield number, event
 
     known: list[tuple[str, int, int]] = []
 
@@ -77,7 +76,7 @@ def test_a_finished_run_is_on_record_while_others_run(grid: Path, monkeypatch: p
         if event.record is not None:
             known.append((title.partition(",")[0], event.round, len(list(Path("results/runs").glob("*.json")))))
 
-    monkeypatch.setattr(batch, "run_batch", one_after_the_other)
+    monkeypatch.setattr(batch, "run_all", one_after_the_other)
     fedbm.reproduce(grid, seeds=1, device="cpu", on_event=count_records)
     assert known == [("FedAvg", 1, 0), ("FedAvg", 2, 0), ("FedProx", 1, 1), ("FedProx", 2, 1)]
     assert len(list(Path("results/runs").glob("*.json"))) == 2
@@ -96,7 +95,7 @@ def test_a_record_that_cannot_be_written_stops_no_run(grid: Path, monkeypatch: p
 def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "run_all", lambda configs, **_: (one for one in ()))
     found = fedbm.reproduce(grid, seeds=1, budget="0s", device="cpu")
-    assert found.stopped.startswith("The budget ended before any round was finished")
+    assert found.stopped.startswith("The budget is spent. Run the same command again to continue")
     assert found.stopped in found._repr_html_()
 
 

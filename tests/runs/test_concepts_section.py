@@ -70,9 +70,9 @@ def test_a_file_of_concepts_read_from_other_words_is_refused(tmp_path, tiny_fedb
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"encoder": "bert"}, r'encoder is "bert", but .* was made with made up'),
-        ({"pooling": "cls"}, r'pooling is "cls", but .* was made without it'),
-        ({"encoder_dir": "models"}, r'encoder_dir is "models", but .* was made without it'),
+        ({"encoder": "bert"}, r'encoder is "bert", but .* was made with "made up"'),
+        ({"pooling": "cls"}, r'pooling is "cls", but .* was made with ""'),
+        ({"encoder_dir": "models"}, r'encoder_dir is "models", but .* was made with ""'),
     ],
 )
 def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm, asked, sentence) -> None:
@@ -109,7 +109,7 @@ def test_a_wrong_section_is_refused_in_one_sentence(tmp_path, tiny, text, senten
 
 def test_words_outside_of_the_section_are_shown_where_to_go(tmp_path) -> None:
     (tmp_path / "run.toml").write_text("concepts = 'x'")
-    with pytest.raises(FedBMError, match=r"must be in a section: write \[concepts\]"):
+    with pytest.raises(FedBMError, match='"concepts" is not a section. Sections begin with a line'):
         read_sections(tmp_path / "run.toml")
 
 

@@ -17,8 +17,8 @@ import fedbm
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import Scaffold
-from fedbm.runs import batch, custom_method
-from fedbm.runs.custom_method import for_processes, load_class, load_method, make_custom_config, with_method
+from fedbm.runs import batch, custom_method, scheduler
+from fedbm.runs.custom_method import is_importable, load_class, load_method, make_custom_config, with_method
 from fedbm.runs.failure import Failure
 from fedbm.runs.method_comparison import make_grid
 from fedbm.runs.run_config import make_config, to_sections
@@ -94,58 +94,40 @@ def test_by_file_or_as_an_object_its_runs_are_the_same_and_parallel(
     assert found.runs[1].environment["method"] == "by_file.py:Halved"
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_script_is_imported_by_other_processes_only_if_it_has_a_guard(
-    guarded: bool, scans: Path, shared: dict[str, Any], write: Write
-) -> None:
-    """Without one, runs of the package's own methods are parallel, and those of the script's method are not."""
-    call = f"fedbm.compare({str(scans)!r}, [Halved(scale=0.25)], seeds=1, on_event=show, **{shared!r}).runs[0].label"
-    show = "def show(title, event):\n    if event.note:\n        print(event.note)\n"
+def test_a_script_is_not_imported_by_other_processes(scans: Path, shared: dict[str, Any], write: Write) -> None:
+    """Runs of the package's own methods are parallel, and those of the script's method are not."""
+    own = f"fedbm.compare({str(scans)!r}, [Halved(scale=0.25)], seeds=1, progress=True, **{shared!r}).runs[0].label"
     built_in = f"fedbm.compare({str(scans)!r}, ['fedavg'], seeds=1, **{shared!r})"
-    body = f"if __name__ == '__main__':\n    print({call})\n"
-    if not guarded:
-        body = f"print('started')\nprint([{built_in}])\nprint({call})\n"
     environment = {**os.environ, "PYTHONPATH": str(Path(fedbm.__file__).parents[1])}
-    script = write("script.py", HALVED + show + body)
+    script = write("script.py", HALVED + f"print('started')\nprint([{built_in}])\nprint({own})\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=True)
-    note = (
-        "these runs are computed one after the other, because "
-        'script.py has no `if __name__ == "__main__":` around its calls. '
-        "Put it in a file of its own and import it, then its runs are parallel."
-    )
-    before = [] if guarded else ["started", "[Comparison(1 run of fedavg)]", note]
-    assert done.stdout.splitlines() == [*before, "halved · scale=0.25"]
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["started", "[Comparison(1 run of fedavg)]"]
+    assert "note: halved has one run at a time. Import it from a file of its own to have several." in lines
+    assert lines[-1] == "halved · scale=0.25"
 
 
-def test_a_class_that_others_cannot_import_runs_here_with_a_note(
+def test_a_class_that_others_cannot_import_runs_here(
     scans: Path, shared: dict[str, Any], write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Local(fedbm.FedAvg):
         name = "local"
 
-    seen: list[Event] = []
+    assert not is_importable(Local())
+    assert is_importable(load_class(f"{write('importable.py')}:Halved")())
     monkeypatch.setattr(batch, "run_all", None)
-    fedbm.compare(scans, [Local()], seeds=1, on_event=lambda _, event: seen.append(event), **shared)
-    start = "these runs are computed one after the other, because local cannot be sent to other processes: "
-    assert seen[0].note.startswith(start)
-    Local.__module__ = "__main__"
-    with pytest.raises(
-        FedBMError, match="^Local is not at the top level of a file. Put it in a file of its own and import it"
-    ):
-        for_processes(Local())
-    kind = load_class(f"{write('gone/hidden.py')}:Halved")
-    assert for_processes(kind()) == kind()
-    sys.path[:] = [folder for folder in sys.path if not folder.endswith("gone")]
-    with pytest.raises(FedBMError, match="^other processes cannot import hidden, which defines halved"):
-        for_processes(kind())
+    fedbm.compare(scans, [Local()], seeds=1, **shared)
 
 
-def test_a_file_that_changes_fails_its_run_and_no_other(tiny: dict[str, Any], write: Write, tmp_path: Path) -> None:
+def test_a_file_that_changes_fails_its_run_and_no_other(
+    tiny: dict[str, Any], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write("changing.py")
     config = make_config(to_sections({**tiny, "rounds": 1, "out": str(tmp_path / "runs")}))
     own = with_method(config, load_method(f"{file}:Halved"))
     write("changing.py", "class Halved(:")
-    news = list(run_all([own, own, config], processes=1, ids=["x", "y", batch.plan_jobs([config])[0].folder.name]))
+    monkeypatch.setattr(scheduler, "cores", lambda: 1)
+    news = list(run_all([own, own, config], ids=["x", "y", batch.plan_jobs([config])[0].folder.name]))
     failed = {number: one.reason for number, one in news if isinstance(one, Failure)}
     assert [reason.partition(":")[0] for reason in failed.values()] == ["SyntaxError", "SyntaxError"]
     assert [number for number, event in news if isinstance(event, Event) and event.record] == [2]
@@ -166,8 +148,7 @@ def test_a_file_of_a_package_may_import_its_neighbours(write: Write) -> None:
     write("package/__init__.py", "")
     write("package/names.py", "NAME = 'inside'")
     file = write("package/inside.py", HALVED + "from .names import NAME\n\nclass Inside(Halved):\n    name = NAME\n")
-    method = load_method(f"{file}:Inside")
-    assert for_processes(method).name == "inside"
+    assert is_importable(load_method(f"{file}:Inside"))
 
 
 def test_a_variant_of_a_method_keeps_the_states_of_both_apart_from_the_model() -> None:
@@ -205,19 +186,20 @@ def test_options_come_from_a_configuration_file(write: Write) -> None:
         FedBMError, match="^mu is an option of fedprox, not of .*options.py:Halved. Remove it, or use fedprox.$"
     ):
         to_sections({"method": reference, "mu": 1})
-    with pytest.raises(FedBMError, match="mu is an option of fedprox, but no such method is named"):
+    with pytest.raises(FedBMError, match="mu is an option of fedprox, and no such method is chosen"):
         make_grid({}, {"mu": 1}, [reference], [None], [0])
 
 
 def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path) -> None:
     file = write("mistakes.py")
     broken, failing = write("broken.py", "def f(:\n"), write("failing.py", "import nowhere_to_be_found")
+    rule = " A method is a subclass of fedbm.FedAvg or fedbm.Method."
     ending, taken = write("ending.py", "raise SystemExit(3)"), write("json.py", "")
     for reference, words in {
         f"{tmp_path}/mistake.py:Halved": f'there is no file {tmp_path}/mistake.py (did you mean "mistakes.py"?)',
-        f"{file}:Halvd": f'{file} has no class "Halvd" (did you mean "Halved"?)',
-        f"{file}:option": f"option in {file} is not a method: it must be a subclass of fedbm.FedAvg or fedbm.Method",
-        f"{file}:Nameless": 'Nameless is called "fedavg", as a method of the package. Name it: name = "nameless".',
+        f"{file}:Halvd": f'{file} has no class "Halvd" (did you mean "Halved"?).' + rule,
+        f"{file}:option": f'{file} has no class "option".' + rule,
+        f"{file}:Nameless": 'Nameless needs a name that no method of the package has, such as name = "nameless".',
         f"{file}": f'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "{file}"',
         "moon:Moon": 'a method of your own is named FILE.py:CLASS, such as fedper.py:FedPer, not "moon:Moon"',
         f"{broken}:A": f"{broken} is not valid Python: invalid syntax, line 1",
@@ -232,7 +214,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path)
     with pytest.raises(FedBMError, match="Abstract cannot be made: Can't instantiate abstract class"):
         load_method(f"{file}:Abstract")
     nameless = vars(custom_method.import_file(file))["Nameless"]
-    with pytest.raises(FedBMError, match='^Nameless is called "fedavg", as a method of the package'):
+    with pytest.raises(FedBMError, match="^Nameless needs a name that no method"):
         fedbm.simulate("digits", method=nameless())
 
 

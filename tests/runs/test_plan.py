@@ -14,6 +14,7 @@ import pytest
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedProx
+from fedbm.runs.custom_method import with_method
 from fedbm.runs.plan import make_plan
 from fedbm.runs.run_config import check_config, make_config, to_sections
 
@@ -204,7 +205,7 @@ def test_recommendations_go_by_the_beta_a_partition_was_dealt_with(tmp_path: Pat
 
 def test_options_of_a_method_object_are_what_they_declare(tiny: dict[str, Any]) -> None:
     def plan(method: Any) -> Any:
-        return make_plan(dataclasses.replace(make_config(to_sections({"rounds": 1})), method=method))
+        return make_plan(with_method(make_config(to_sections({"rounds": 1})), method))
 
     assert plan(fedbm.FedBM(generator="no")).config.method.generator is False  # type: ignore[arg-type]
     assert plan(FedProx(mu=1)).id == plan(FedProx(mu=1.0)).id
@@ -255,7 +256,7 @@ def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Pa
     run = fedbm.simulate("digits", method=Curious(), body=lambda: fedbm.ResNet18(1, 4), size=16, rounds=1, out=tmp_path)
     saved = read_sections(run.path / "config.toml")
     assert sorted(saved["own"]) == ["body", "code"]
-    with pytest.raises(FedBMError, match="belongs to a run with a method or body of your own"):
+    with pytest.raises(FedBMError, match="Use .* the command or script with the method or body of your own"):
         make_config(saved)
     assert fedbm.read_run(str(run.path)).id == run.id
 

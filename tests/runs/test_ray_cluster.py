@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,11 @@ from whole_runs import assert_same_run, plan_of
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.failure import Failure
+from fedbm.runs.ray_cluster import compute, find_needs
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.runner import run, run_path
-from fedbm.runs.scheduler import find_pool, run_all
+from fedbm.runs.scheduler import Job, run_all
+from fedbm.version import __version__
 
 
 def config_of(settings: dict[str, Any], out: Path, **changes: Any) -> Any:
@@ -25,49 +27,25 @@ def config_of(settings: dict[str, Any], out: Path, **changes: Any) -> Any:
 
 
 class FakeRay(SimpleNamespace):
-    """A cluster that calls every task at once, in this process."""
+    """A cluster without a GPU."""
 
-    def __init__(self, *nodes: dict[str, float], is_initialized: bool = True) -> None:
-        super().__init__(exceptions=SimpleNamespace(RayError=RuntimeError), started=is_initialized)
-        self.found = [{"Alive": True, "Resources": node, "NodeID": n, "NodeManagerAddress": f"10.0.0.{n}"}
-                      for n, node in enumerate(nodes, 1)]  # fmt: skip
-
-    def is_initialized(self) -> bool:
-        return bool(self.started)
+    def __init__(self, is_initialized: bool = True) -> None:
+        super().__init__(is_initialized=lambda: is_initialized)
 
     def init(self, **options: Any) -> None:
         raise ConnectionError("there is no cluster")
 
     def nodes(self) -> list[dict[str, Any]]:
-        return self.found
-
-    def remote(self, task: Callable[..., Any]) -> Any:
-        return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=task, options=options))
-
-    def get(self, value: Any) -> Any:
-        return value
+        return [{"Alive": True, "Resources": {"CPU": 2.0}}]
 
 
-@pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    def install(ray: Any) -> None:
-        monkeypatch.setitem(sys.modules, "ray", ray)
-        strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
-        monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
-
-    return install
-
-
-def test_places(tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None]) -> None:
-    """Every GPU of the cluster has a place, though this machine has none; without GPUs, every core."""
-    use(FakeRay({"CPU": 8.0}, {"CPU": 64.0, "GPU": 2.0}))
+def test_needs(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """A run takes a share of a GPU, though this machine has none; without GPUs, a core."""
     tiny = {key: value for key, value in tiny.items() if key != "device"}
-    assert find_pool(config_of(tiny, tmp_path)).places == [(3, {"device": "cuda:0"})] * 2
-    shared = config_of(tiny, tmp_path, processes_per_gpu=2, runs_per_gpu=3)
-    assert find_pool(shared).places == [(2, {"device": "cuda:0"}), (1, {"device": "cuda:0"})] * 2
-    use(FakeRay({"CPU": 8.0}, {"CPU": 4.0}))
-    assert find_pool(config_of(tiny, tmp_path)).places == [(1, {"device": "cpu", "threads": 1, "workers": 1})] * 12
-    assert list(tmp_path.iterdir()) == [], "the file that the nodes looked for is gone"
+    shared = config_of(tiny, tmp_path, runs_per_gpu=4)
+    assert find_needs(shared, True) == ({"device": "cuda:0"}, {"num_cpus": 1, "num_gpus": 0.25})
+    core = {"device": "cpu", "threads": 1, "workers": 1}, {"num_cpus": 1}
+    assert find_needs(shared, False) == find_needs(config_of(tiny, tmp_path, device="cpu"), True) == core
 
 
 @pytest.mark.parametrize(
@@ -75,34 +53,24 @@ def test_places(tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None]
     [
         (None, {}, '--on ray needs Ray: pip install "fedbm[ray]" on every node'),
         (FakeRay(is_initialized=False), {}, "no Ray cluster was found. Start one with 'ray start --head', or set"),
-        (FakeRay({"CPU": 2.0}), {"device": "cuda:1"}, "device is cuda:1, but Ray chooses the GPU of each worker"),
-        (FakeRay({"CPU": 2.0}), {"device": "cuda"}, "device is cuda, but the Ray cluster has no GPU"),
-        (FakeRay({}), {}, "the Ray cluster has no cores for workers"),
+        (FakeRay(), {"device": "cuda:1"}, "device is cuda:1, but Ray chooses the GPU of each run"),
+        (FakeRay(), {"device": "cuda"}, "device is cuda, but the Ray cluster has no GPU"),
     ],
 )
 def test_a_cluster_that_cannot_be_used(
-    tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None], ray: Any, changes: dict[str, Any], sentence: str
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: Any, changes: Any, sentence: str
 ) -> None:
-    use(ray)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(FedBMError, match=sentence.replace("[", r"\[")):
         list(run_all([config_of(tiny, tmp_path, **changes)]))
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        (("/scratch", "0.0.1"), "node 10.0.0.1 of the Ray cluster does not see /scratch. Use a shared folder."),
-        (("", "0.0.1"), "node 10.0.0.1 of the Ray cluster has fedbm 0.0.1, this one has"),
-    ],
-)  # fmt: skip
-def test_a_node_that_cannot_be_used(
-    tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None], answer: Any, sentence: str
-) -> None:
-    ray = FakeRay({"CPU": 2.0})
-    ray.get = lambda value: answer
-    use(ray)
-    with pytest.raises(FedBMError, match=sentence):
-        list(run_all([config_of(tiny, tmp_path)]))
+def test_a_node_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "marker").touch()
+    [failure] = compute(str(tmp_path), "runs/marker", __version__, Job(b"", None, None))
+    assert f"does not see {tmp_path}/runs. Use a shared folder." in str(failure)
+    [failure] = compute(str(tmp_path), "marker", "0.0.1", Job(b"", None, None))
+    assert f"has fedbm {__version__}, but the command has 0.0.1" in str(failure)
 
 
 def test_a_run_that_must_stay_in_this_process_refuses(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -122,31 +90,22 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 def test_on_a_cluster(ray: Any, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One run fails with a sentence; another is stopped, asked to end, and resumed; both end as on one machine."""
+    """One run fails with a sentence; another is stopped and resumed, and ends as on one machine."""
     out = tmp_path / "ray"
     slow = {**tiny, "rounds": 25, "checkpoint_every": 1000}
     configs = [config_of(slow, out, seed=0), config_of(tiny, out, lr=1e30, width=64, on_nonfinite="stop")]
     ids = [plan_of(slow, out, seed=0).id, plan_of(tiny, out, lr=1e30, width=64, on_nonfinite="stop").id]
-    before, failed = [], {}
-    for number, news in run_all(configs, ids=ids, is_last_round=lambda number: number == 0 and len(before) >= 3):
-        if isinstance(news, Failure):
-            failed[number] = news.reason
-        elif number == 0 and news.record is not None:
-            before.append(news.round)
-    assert list(failed) == [1]
-    assert "is unusable" in failed[1]
-    assert 3 <= len(before) < 25
+    failed = {n: news.reason for n, news in run_all(configs[1:], ids=ids[1:]) if isinstance(news, Failure)}
+    assert list(failed) == [0]
+    assert "is unusable" in failed[0]
+    assert list(run_all(configs[:1], ids=ids[:1], deadline=time.time())) == [], "there was no time"
 
-    events = run_all(configs[:1])
-    first = next(event.round for _, event in events if isinstance(event, Event) and event.record is not None)
-    assert first == len(before) + 1, "from the checkpoint that was written when it was asked to end"
+    events = run_all(configs)
+    assert any(isinstance(event, Event) and event.round == 2 for _, event in events)
     events.close()
-    rounds = [e.round for _, e in run_all(configs[:1]) if isinstance(e, Event) and e.record is not None]
+    rounds = [event.round for _, event in run_all(configs[:1]) if isinstance(event, Event) and event.record is not None]
     assert rounds[-1] == 25
     alone = config_of(slow, tmp_path / "alone", seed=0, on="processes")
     assert all(isinstance(event, Event) for _, event in run_all([alone]))
     assert_same_run(out / ids[0], run_path(plan_of(slow, tmp_path / "alone", seed=0)))
-
-    monkeypatch.setattr(os, "getcwd", lambda: "/nowhere")
-    with pytest.raises(FedBMError, match="of the Ray cluster does not see /nowhere. Use a shared folder."):
-        list(run_all([config_of(tiny, out, seed=2)]))
+    assert list(out.glob(".shared*")) == []

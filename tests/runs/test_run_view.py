@@ -77,10 +77,6 @@ def test_no_run() -> None:
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     fake_run(tmp_path / "runs", rounds=2)
-    with pytest.raises(FedBMError, match="no such folder"):
-        read_run(tmp_path / "nowhere")
-    with pytest.raises(FedBMError, match=r"it contains runs, so give .*runs/\*"):
-        read_run(tmp_path / "runs")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FedBMError, match=r"it has no config\.toml"):
-        read_run(tmp_path / "empty")
+    for folder in (tmp_path / "nowhere", tmp_path / "runs"):
+        with pytest.raises(FedBMError, match=f"{folder} is not the folder of a run, which has a config.toml"):
+            read_run(folder)

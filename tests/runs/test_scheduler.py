@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,13 @@ from whole_runs import play as play_alone
 
 from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.engine.round_loop import Event
-from fedbm.errors import FedBMError
 from fedbm.runs import run_file_writer
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.failure import DeviceFailure, Failure
 from fedbm.runs.run_config import make_config, to_sections
-from fedbm.runs.scheduler import RunProcess, places_for, run_all
+from fedbm.runs.scheduler import Place, RunProcess, is_last_round, places_for, run_all
 from fedbm.runs.scheduler import _start_worker as hire
+from fedbm.runs.scheduler import _work as work
 
 
 def configs_of(settings: dict[str, Any], out: Path, *changes: dict[str, Any]) -> list[Any]:
@@ -55,7 +56,7 @@ def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_p
 
 def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three runs, two at a time in one process, as on a GPU: all end, one with a sentence, in the order given."""
-    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
+    monkeypatch.setattr(side_by_side, "places_for", lambda config: [Place(2, {"threads": 1})])
     changes = ({"seed": 0}, {"seed": 1, "lr": 1e30, "on_nonfinite": "stop"}, {"seed": 2})
     news = list(run_all(configs_of(tiny, tmp_path / "together", *changes)))
     failed = {number: failure for number, failure in news if isinstance(failure, Failure)}
@@ -74,7 +75,7 @@ class Pipe:
     """It brings two runs, 0 and 1, and keeps what is told about them."""
 
     def __init__(self) -> None:
-        self.given, self.told = [(number, side_by_side.Job(b"", str(number))) for number in (0, 1)], list[Any]()
+        self.given, self.told = [(number, side_by_side.Job(b"", str(number), None)) for number in (0, 1)], list[Any]()
 
     def poll(self, timeout: float | None) -> bool:
         return bool(self.given) or timeout is None
@@ -97,7 +98,7 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
             raise ValueError("a fault in the program")
         yield Event(2, job.id)
 
-    monkeypatch.setattr(side_by_side, "_advance", played)
+    monkeypatch.setattr(side_by_side, "advance_run", played)
     pipe = Pipe()
     side_by_side._work(pipe)  # type: ignore[arg-type]
     assert pipe.told == [
@@ -115,59 +116,64 @@ def test_when_the_gpu_fails_all_runs_of_the_process_fail_and_it_ends(monkeypatch
         yield Event(1, job.id)
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for it in the manual.")
 
-    monkeypatch.setattr(side_by_side, "_advance", played)
+    monkeypatch.setattr(side_by_side, "advance_run", played)
     pipe = Pipe()
     side_by_side._work(pipe)  # type: ignore[arg-type]
     why = DeviceFailure("The GPU failed: CUDA error: an illegal memory access was encountered")
     assert pipe.told == [(0, Event(1, "0")), (1, Event(1, "1")), (0, why), (1, why)]
 
 
-class ScriptedWorker:
-    """A worker that takes one run at a time, gives the news that it is made with, and ends."""
-
-    runs_per_gpu = 1
+class ScriptedPipe:
+    """The pipe of a process that gives the news with which it is made, each about its latest run, and ends."""
 
     def __init__(self, news: list[Any]) -> None:
-        self.news, self.runs, self.changes = news, set[int](), dict[str, Any]()
+        self.news = news
 
-    def send(self, number: int, job: Any) -> None:
-        self.number = number
+    def send(self, message: tuple[int, Any]) -> None:
+        self.number, _ = message
 
-    def receive(self) -> tuple[int, Any]:
+    def recv(self) -> tuple[int, Any]:
         if not self.news:
             raise EOFError
         return self.number, self.news.pop(0)
 
-    def why_ended(self) -> str:
-        return "its process ended with status 0"
 
-    def stop(self) -> None:
-        pass
-
-
-def test_a_place_where_the_gpu_never_works_is_given_up(
+def test_a_new_process_takes_the_place_of_one_where_the_gpu_failed(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One place never works. In the other, the GPU fails in the second run, and then also for a new worker."""
     bad = DeviceFailure("The GPU failed: CUDA error: out of memory")
-    done = next(event for event in simulation.iterate_run(plan_of(tiny, tmp_path, rounds=1)) if event and event.record)
-    scripts = [[bad], [done, None, done, bad], [bad]]
-    pool = side_by_side.Pool(
-        [(1, {}), (1, {})], lambda *_: ScriptedWorker(scripts.pop(0)), lambda workers, _: list(workers)
-    )
-    monkeypatch.setattr(side_by_side, "find_pool", lambda config, processes: pool)
-    news = run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(6))))
-    assert [(number, one) for number, one in itertools.islice(news, 5) if one != done] == [(0, bad), (2, bad), (3, bad)]
-    with pytest.raises(FedBMError) as error:
-        next(news)
-    assert str(error.value) == (
-        "2 runs did not start. The GPU failed: CUDA error: out of memory. Run the same command again to continue."
-    )
+    script_processes(monkeypatch, 1, [bad], [None, None])
+    assert list(run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(3))))) == [(0, bad)]
 
 
-def test_a_process_that_is_killed_takes_its_run_and_no_other(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_place_whose_gpu_has_never_worked_takes_no_more_runs(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = DeviceFailure("The GPU failed: CUDA error: out of memory")
+    script_processes(monkeypatch, 2, [bad], [None, None, None])
+    assert list(run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(4))))) == [(0, bad)]
+
+
+def script_processes(monkeypatch: pytest.MonkeyPatch, places: int, *scripts: list[Any]) -> None:
+    """Let each process that starts give the news of the next script, and then end."""
+    remaining = list(scripts)
+
+    def start(place: Place) -> RunProcess:
+        pipe: Any = ScriptedPipe(remaining.pop(0))
+        return RunProcess(SimpleNamespace(join=lambda: None), pipe, place, place.capacity)
+
+    monkeypatch.setattr(side_by_side, "places_for", lambda config: [Place(1, {})] * places)
+    monkeypatch.setattr(side_by_side, "_start_worker", start)
+    monkeypatch.setattr(side_by_side, "wait", lambda pipes, seconds: pipes)
+    monkeypatch.setattr(RunProcess, "stop", lambda process: None)
+
+
+def test_a_process_that_is_killed_takes_its_run_and_no_other(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     news = []
-    for number, event in run_all(configs_of(tiny, tmp_path, {"seed": 0, "rounds": 400}, {"seed": 1}), processes=1):
+    monkeypatch.setattr(side_by_side, "cores", lambda: 1)
+    for number, event in run_all(configs_of(tiny, tmp_path, {"seed": 0, "rounds": 400}, {"seed": 1})):
         if not news:
             [process] = multiprocessing.active_children()
             os.kill(process.pid, signal.SIGKILL)
@@ -195,50 +201,57 @@ def test_processes_are_stopped_in_parallel(
     """One after the other, the last turns of many processes would take minutes."""
     both, stop = threading.Barrier(2, timeout=60), RunProcess.stop
     monkeypatch.setattr(RunProcess, "stop", lambda worker: (both.wait(), stop(worker)))
-    events = run_all(configs_of(tiny, tmp_path, {"seed": 0}, {"seed": 1}), processes=2)
+    monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+    events = run_all(configs_of(tiny, tmp_path, {"seed": 0}, {"seed": 1}))
     next(events)
     events.close()
     assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("together", [1, 2])
-def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
+def test_near_the_deadline_runs_end_after_a_round_and_lose_nothing(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     """Checkpoints are far between: what is gone on from was written on ending. The third run never began."""
-    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(together, {"workers": 1})])
+    monkeypatch.setattr(side_by_side, "places_for", lambda config: [Place(together, {"workers": 1})])
     hired = []
-    monkeypatch.setattr(side_by_side, "_start_worker", lambda *place: hired.append(hire(*place)) or hired[-1])
+    monkeypatch.setattr(side_by_side, "_start_worker", lambda place: hired.append(hire(place)) or hired[-1])
+    monkeypatch.setattr(side_by_side, "_work", work_for_three_rounds)
+    monkeypatch.setattr(side_by_side, "is_last_round", ends_round_three)
     settings = {**tiny, "rounds": 15, "checkpoint_every": 1000}
     configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
-    ended: dict[int, list[int]] = {0: []}
-    for number, event in run_all(configs, is_last_round=lambda number: len(ended[0]) >= 3):
+    ended: dict[int, list[int]] = {}
+    for number, event in run_all(configs, deadline=time.time() + 600):
         assert isinstance(event, Event)
         if event.record is not None:
             ended.setdefault(number, []).append(event.round)
-    assert list(ended) == list(range(together))
-    assert len(ended[0]) < 15
+    assert ended == {number: [1, 2, 3] for number in range(together)}
     assert [worker.process.exitcode for worker in hired] == [0], "not killed: it had no run any more"
-    for number, rounds in ended.items():
+    for number in ended:
         begun = plan_of(settings, tmp_path / "asked", seed=number, workers=1)
         _, progress = load_checkpoint(simulation.run_path(begun), begun.id, torch.device("cpu")) or pytest.fail("none")
-        assert progress.round == len(rounds)
+        assert progress.round == 3
+    monkeypatch.undo()
     list(run_all(configs[:1]))
     alone, resumed = (plan_of(settings, tmp_path / name, seed=0, workers=1) for name in ("alone", "asked"))
     play_alone(alone)
     assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
 
 
-def test_a_run_that_is_not_asked_to_end_goes_on(
-    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the same process, to its last round; what waits is not begun in the place of the one that ended."""
-    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
-    configs = configs_of({**tiny, "rounds": 12}, tmp_path, *({"seed": seed} for seed in range(3)))
-    seen = rounds_of(run_all(configs, is_last_round=lambda number: number == 0))
-    assert [round_ for number, round_ in seen if number == 1] == list(range(1, 13))
-    assert 0 < sum(number == 0 for number, _ in seen) < 12
-    assert {number for number, _ in seen} == {0, 1}
+def work_for_three_rounds(pipe: Any) -> None:
+    side_by_side.is_last_round = ends_round_three
+    work(pipe)
+
+
+def ends_round_three(event: Event, deadline: float | None) -> bool:
+    return event.record is not None and event.round == 3
+
+
+def test_a_run_stops_when_its_next_round_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 100.0)
+    ended = Event(1, "done", record=SimpleNamespace(seconds={"total": 5.0}))  # type: ignore[arg-type]
+    assert [is_last_round(ended, deadline) for deadline in (None, 106.0, 104.0, 90.0)] == [False, False, True, True]
+    assert not is_last_round(Event(1, "train"), 90.0), "it is in the middle of a round"
 
 
 def test_when_no_second_is_left_runs_end_though_none_has_anything_to_say(
@@ -246,8 +259,10 @@ def test_when_no_second_is_left_runs_end_though_none_has_anything_to_say(
 ) -> None:
     """A round may go on for minutes without an event."""
     monkeypatch.setattr(side_by_side, "_work", silent)
-    seen = list(run_all(configs_of(tiny, tmp_path, {}), remaining=iter([600.0, 0.1, 0.0]).__next__))
-    assert seen == [(0, Event(1, "train"))]
+    news = run_all(configs_of(tiny, tmp_path, {}), deadline=(deadline := time.time() + 20))
+    assert next(news) == (0, Event(1, "train"))
+    monkeypatch.setattr(time, "time", lambda: deadline)
+    assert list(news) == []
     assert multiprocessing.active_children() == []
 
 
@@ -263,9 +278,10 @@ def test_when_no_second_is_left_what_was_said_is_heard_and_no_more(
 ) -> None:
     """Processes that always have something to say do not outlast the time they have."""
     monkeypatch.setattr(side_by_side, "_work", talkative)
-    seen = list(run_all(configs_of(tiny, tmp_path, {}), remaining=iter([600.0, 600.0, 0.0]).__next__))
-    assert seen[:2] == [(0, Event(1, "train")), (0, Event(2, "train"))]
-    assert len(seen) <= 3
+    news = run_all(configs_of(tiny, tmp_path, {}), deadline=(deadline := time.time() + 20))
+    assert [next(news), next(news)] == [(0, Event(1, "train")), (0, Event(2, "train"))]
+    monkeypatch.setattr(time, "time", lambda: deadline)
+    assert len(list(news)) <= 1
 
 
 def talkative(pipe: Any) -> None:
@@ -274,32 +290,19 @@ def talkative(pipe: Any) -> None:
         pipe.send((number, Event(round_, "train")))
 
 
-def test_asked_to_end_a_run_in_its_last_round_is_finished(
-    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [config] = configs_of({**tiny, "rounds": 1}, tmp_path, {})
-    begun: list[Event] = []
-    hired = []
-    monkeypatch.setattr(side_by_side, "_start_worker", lambda *place: hired.append(hire(*place)) or hired[-1])
-    for _, event in run_all([config], processes=3, is_last_round=lambda number: bool(begun)):
-        assert isinstance(event, Event)
-        begun.append(event)
-    assert [path.name for path in tmp_path.rglob("summary.json")] == ["summary.json"]
-    assert len(hired) == 1, "no process starts without a run"
-
-
 def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [cpu] = configs_of(tiny, tmp_path, {})
-    assert places_for(cpu, 3) == [(1, {"threads": 1, "workers": 1})] * 3
+    monkeypatch.setattr(side_by_side, "cores", lambda: 3)
+    assert places_for(cpu) == [(1, {"threads": 1, "workers": 1})] * 3
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     every, second = configs_of(tiny, tmp_path, {"device": "cuda"}, {"device": "cuda:1", "runs_per_gpu": 5})
-    assert places_for(every, 3) == [(3, {"device": "cuda:0"}), (3, {"device": "cuda:1"})]
-    assert places_for(second, 3) == [(5, {"device": "cuda:1"})]
+    assert places_for(every) == [(3, {"device": "cuda:0"}), (3, {"device": "cuda:1"})]
+    assert places_for(second) == [(5, {"device": "cuda:1"})]
     [shared] = configs_of(tiny, tmp_path, {"device": "cuda:1", "runs_per_gpu": 5, "processes_per_gpu": 2})
-    assert places_for(shared, 3) == [(3, {"device": "cuda:1"}), (2, {"device": "cuda:1"})]
+    assert places_for(shared) == [(3, {"device": "cuda:1"}), (2, {"device": "cuda:1"})]
     [many] = configs_of(tiny, tmp_path, {"device": "cuda:1", "runs_per_gpu": 2, "processes_per_gpu": 9})
-    assert places_for(many, 3) == [(1, {"device": "cuda:1"})] * 2, "no process without a run"
+    assert places_for(many) == [(1, {"device": "cuda:1"})] * 2, "no process without a run"
     assert list(run_all([])) == []
 
 
@@ -334,7 +337,7 @@ def test_runs_in_two_processes_on_one_gpu_are_what_they_are_alone(tiny: dict[str
     """Without MPS the processes take turns on the device. Five runs, so that a process takes a second one later."""
     shared = {**tiny, "device": "cuda", "deterministic": True, "runs_per_gpu": 4, "processes_per_gpu": 2}
     configs = configs_of(shared, tmp_path / "together", *({"seed": seed} for seed in range(5)))
-    assert [share for share, _ in places_for(configs[0], 1)] == [2, 2]
+    assert [share for share, _ in places_for(configs[0])] == [2, 2]
     news = list(run_all(configs))
     assert [one for _, one in news if isinstance(one, Failure)] == []
     assert sorted(rounds_of(news)) == [(number, round_) for number in range(5) for round_ in range(1, 5)]

@@ -153,13 +153,6 @@ def test_other_keys_are_refused_where_a_class_says_so(value: Any, words: str) ->
         decode(File, {"by_name": {"x": value}}, "file")
 
 
-def test_files_can_share_the_lengths_of_their_lists() -> None:
-    lengths: dict[str, int] = {}
-    decode(Outer, {**GOOD, "names": ["x", "y"]}, "first", lengths=lengths)
-    with pytest.raises(FedBMError, match="^second: names must have 2 entries, not 1$"):
-        decode(Outer, {**GOOD, "names": ["x"]}, "second", lengths=lengths)
-
-
 def test_a_type_that_json_does_not_have_is_a_mistake_of_the_programmer() -> None:
     for kind in (set, bytes | None, tuple[complex, ...]):
         with pytest.raises(TypeError, match="JSON cannot be read as"):

@@ -73,7 +73,7 @@ def keys_of(section: str, options: type) -> Iterator[Key]:
     """Yield a key for every field of an options dataclass."""
     hints = field_types(options)
     for f in dataclasses.fields(options):
-        flag = f.metadata["flag"] or f.name
+        flag = section if f.name == "name" else f.name
         yield Key(section, f.name, flag, type_words(hints[f.name]), f.default, f.metadata["meaning"])
 
 

@@ -42,7 +42,6 @@ def option(
     least: float | None = None,
     most: float | None = None,
     below: float | None = None,
-    flag: str | None = None,
 ) -> Any:
     """Return a dataclass field with its meaning and range.
 
@@ -53,11 +52,10 @@ def option(
         least: the smallest value.
         most: the largest value.
         below: the value must be smaller than this.
-        flag: the name of the flag, if it differs from the key's.
     """
     return dataclasses.field(
         default=default,
-        metadata={"meaning": meaning, "above": above, "least": least, "most": most, "below": below, "flag": flag},
+        metadata={"meaning": meaning, "above": above, "least": least, "most": most, "below": below},
     )
 
 
@@ -117,10 +115,8 @@ def _convert(kind: Any, value: Any, key: str, whose: str = "") -> Any:
         word = value if isinstance(value, str) else format_value(value)
         if word not in choices:
             known = join_words(choice or '""' for choice in choices)
-            advice = f". Remove {key}, or set it for one method only, as in fedavg_{key}." if len(choices) == 1 else ""
-            raise FedBMError(
-                f"{key} must be {known}{whose}, not {format_value(value)}{did_you_mean(word, choices)}{advice}"
-            )
+            near = did_you_mean(word, choices)
+            raise FedBMError(f"{key} must be {known}{whose}, not {format_value(value)}{near}")
         return choices[word]
     if get_origin(kind) in (types.UnionType, typing.Union):  # None means not set
         return None if value is None else _convert(_unwrap_optional(kind), value, key, whose)
@@ -159,9 +155,7 @@ def parse_numbers(key: str, text: str) -> tuple[float, ...]:
 class DataOptions:
     """Which images, how they are split, and how the training images are partitioned among clients."""
 
-    name: str = option(
-        "digits", "a catalogued data set, or a path: an image folder, archive, table or .npz", flag="data"
-    )
+    name: str = option("digits", "a catalogued data set, or a path: an image folder, archive, table or .npz")
     size: int | None = option(
         None, "side of the square images in pixels, a multiple of 4; unset: the data set's", least=16
     )

@@ -20,7 +20,7 @@ from fedbm.experiments.outcomes import Outcome, hide_withheld, outcome_of, read_
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, PlannedTrial, choose_trials, find_state, finished_run, locate, trials
-from fedbm.runs.batch import BatchRun, Budget, parse_duration, run_jobs
+from fedbm.runs.batch import BatchRun, find_deadline, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.failure import Failure
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
@@ -30,6 +30,11 @@ from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run,
 from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.io import make_folder
 from fedbm.utils.text import make_html
+
+SPENT = (
+    "The budget is spent. Run the same command again to continue from the last checkpoints, with a longer budget if no "
+    "round was finished."
+)
 
 
 @dataclass(frozen=True)
@@ -220,11 +225,12 @@ def reproduce(
     for flag in engine:
         if "engine" not in to_sections({flag: ""}):
             raise FedBMError(f"{flag} is not a key of [engine], and the experiment decides it. Remove {flag}.")
-    limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
+    deadline = find_deadline(budget)
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
     chosen, console = None if seeds is None else parse_seeds(seeds), progress_console(progress)
     check_callbacks(callbacks)
-    plan = plan_experiments(experiments, chosen, engine_settings(engine, data_dir), only, Path(records), console)
-    return run_experiments(plan, console, limit, on_event, callbacks)
+    plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records), console)
+    return run_experiments(plan, console, deadline, on_event, callbacks)
 
 
 def find_experiments(names: Iterable[str]) -> list[Experiment]:
@@ -271,7 +277,7 @@ def plan_experiments(
 def run_experiments(
     plan: ExperimentPlan,
     console: Console,
-    budget: Budget,
+    deadline: float | None,
     on_event: Callable[[str, Event], None] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Reproduction:
@@ -281,6 +287,7 @@ def run_experiments(
     written, or if no chosen run can be computed here.
     """
     plan.check()  # before hours of computing
+    jobs = plan.jobs()
     make_folder(plan.records)
     ending: list[Path] = []  # folders of runs whose last round is done
 
@@ -293,17 +300,19 @@ def run_experiments(
             ending.append(job.folder)
 
     try:
-        result = run_jobs(plan.jobs(), console, budget, record_finished, on_event, callbacks)
+        failures = run_jobs(jobs, console, deadline, record_finished, on_event, callbacks)
     finally:
         written = plan.write_records()
         for path in written:
             console.print(f"records: {path}")
-    if result.stopped:
-        console.print(result.stopped)
+    is_complete = all(job.is_finished or job.folder in failures for job in jobs)
+    stopped = "" if is_complete else SPENT
+    if stopped:
+        console.print(stopped)
     outcomes = tuple(hide_withheld(read_outcome(path)) for path in written)
     if all(place.folder is None for place in plan.chosen):
         raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
-    return Reproduction(outcomes, result.failures, result.stopped)
+    return Reproduction(outcomes, tuple(failures.values()), stopped)
 
 
 def _html(outcome: Outcome) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
-from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,53 +17,20 @@ from fedbm.engine.round_loop import Event
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo
-from fedbm.runs.custom_method import for_processes
+from fedbm.runs.custom_method import is_importable
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import show_runs
 from fedbm.runs.run_config import Config, to_values
 from fedbm.runs.run_view import check_resumable
 from fedbm.runs.runner import run, run_path
-from fedbm.runs.scheduler import run_all
-
-SPENT = "The budget is spent. Run the same command again to continue from the last checkpoints."
-TOO_SHORT = "The budget ended before any round was finished, and nothing was saved. Set a longer budget."
-MAX_RESERVE = 0.1  # share of the budget kept for finishing the current round
+from fedbm.runs.scheduler import run_all, stop_in_time
 
 
-class Budget:
-    """Time that several runs share, in seconds; None means no limit.
-
-    Near the end of the budget each run finishes its current round and writes a checkpoint. A run stops when its
-    next round would end too late if it took as long as the latest. At most 10 % of the budget is reserved for that.
-    """
-
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds = seconds
-        self.rounds = 0  # finished within the budget
-        self._began = time.monotonic()
-        self._latest: dict[Hashable, float] = {}  # seconds of each run's latest round
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Let every run stop after its current round."""
-        self._stopped = True
-
-    def add_round(self, run: Hashable, seconds: float) -> None:
-        """Record how many seconds a finished round of this run took."""
-        self.rounds += 1
-        self._latest[run] = seconds
-
-    def is_last_round(self, run: Hashable) -> bool:
-        """Return whether the run must stop after its current round."""
-        if self.seconds is None or self._stopped:
-            return self._stopped
-        elapsed = time.monotonic() - self._began
-        return elapsed > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
-
-    def remaining(self) -> float | None:
-        """Return the remaining seconds, or None if there is no limit."""
-        return None if self.seconds is None else self.seconds + self._began - time.monotonic()
+def find_deadline(budget: float | str | None) -> float | None:
+    """Return when a budget that begins now ends, as a time of time.time(); None if there is no budget."""
+    seconds = parse_duration(budget) if isinstance(budget, str) else budget
+    return None if seconds is None else time.time() + seconds
 
 
 def parse_duration(text: str) -> float:
@@ -88,21 +54,11 @@ class BatchRun:
     title: str
     config: Config
     plan: Plan | None = None  # set if only this process can compute the run
-    note: str = ""  # why only this process can compute it
-    notes: tuple[str, ...] = ()  # about the data
+    notes: tuple[str, ...] = ()
 
     @property
     def is_finished(self) -> bool:
         return RunFolder(self.folder).done
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    failures: tuple[str, ...] = ()  # a sentence for each run that failed
-    stopped: str = ""  # why other runs are not finished; "" if they all are
-
-
-OnNews = Callable[[BatchRun, Event | Failure], None]  # called with each event of a run, or why the run failed
 
 
 def plan_jobs(
@@ -116,14 +72,11 @@ def plan_jobs(
     jobs: dict[Path, BatchRun] = {}
     for config in configs:
         plan = make_plan(config, dataset=dataset, progress=progress)
-        config, only_here, why = plan.config, dataset is not None, ""
-        if not only_here:
-            try:
-                config = dataclasses.replace(config, method=for_processes(config.method))
-            except FedBMError as reason:
-                only_here, why = True, f"these runs are computed one after the other, because {reason}"
-        folder, own = run_path(plan), plan if only_here else None
-        jobs[folder] = BatchRun(folder, title_of(config), config, own, why, plan.notes)
+        folder, method, notes = run_path(plan), plan.config.method, plan.notes
+        if not is_importable(method):
+            notes += (f"{method.name} has one run at a time. Import it from a file of its own to have several.",)
+        own = plan if dataset is not None or not is_importable(method) else None
+        jobs[folder] = BatchRun(folder, title_of(plan.config), plan.config, own, notes)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())
@@ -135,96 +88,60 @@ def title_of(config: Config) -> str:
     return f"{config.method.name}, {beta}seed {config.train.seed}"
 
 
-def run_batch(
-    jobs: Sequence[BatchRun], on_news: OnNews = lambda job, news: None, budget: Budget | None = None
-) -> BatchResult:
-    """Run every job that is not finished. A run that fails does not stop the others.
+def run_jobs(
+    jobs: Sequence[BatchRun],
+    console: Console,
+    deadline: float | None = None,
+    on_news: Callable[[BatchRun, Event | Failure], None] | None = None,
+    on_event: Callable[[str, Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> dict[Path, str]:
+    """Run the jobs that are not finished, show their progress, and return why runs failed, as folder → sentence.
 
-    The reason of a failure is written to the run's folder, and removed when the run resumes.
+    A run that fails does not stop the others. The reason is written to its folder, and removed when it resumes.
+    *callbacks* are called in this process. If one fails, its FedBMError stops all runs. However the runs end, on_end is
+    called for each that has begun.
     """
     pending = [job for job in jobs if not job.is_finished]
-    budget = budget or Budget(None)
+    titles = {job.folder: (job.title, job.config.train.rounds) for job in pending}
+    notifiers: dict[Path, Notifier] = {}
     failures: dict[Path, str] = {}
-    with closing(_events(pending, budget)) as events:  # closing it stops the runs
+    with ExitStack() as ends, show_runs(console, titles) as show, closing(_events(pending, deadline)) as events:
         for job, news in events:
             if isinstance(news, Failure):
                 keep_failure(job.folder, news)
                 failures[job.folder] = f"{job.title}: {news.reason}"
-            elif news.record is not None:
-                budget.add_round(job.folder, news.record.seconds["total"])
-            on_news(job, news)
-    is_complete = all(job.is_finished or job.folder in failures for job in pending)
-    return BatchResult(tuple(failures.values()), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
-
-
-def run_jobs(
-    jobs: Sequence[BatchRun],
-    console: Console,
-    budget: Budget | None = None,
-    on_news: OnNews | None = None,
-    on_event: Callable[[str, Event], None] | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> BatchResult:
-    """Run the jobs that are not finished, show their progress, and call *callbacks* in this process.
-
-    If a callback fails, all runs stop after their current round, and its FedBMError is raised. However the runs end,
-    on_end is called for each that has begun.
-    """
-    budget, notifiers, failures = budget or Budget(None), dict[Path, Notifier](), list[FedBMError]()
-    pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
-    try:
-        with show_runs(console, pending) as show:
-
-            def report(job: BatchRun, news: Event | Failure) -> None:
-                show(job.folder, news)
-                if on_news is not None:
-                    on_news(job, news)
-                if isinstance(news, Failure):
-                    return
-                if on_event is not None:
-                    on_event(job.title, news)
+            show(job.folder, news)
+            if on_news is not None:
+                on_news(job, news)
+            if isinstance(news, Failure):
+                continue
+            if on_event is not None:
+                on_event(job.title, news)
+            if job.folder not in notifiers:
                 info = RunInfo(job.folder.name, job.folder, to_values(job.config))
-                try:
-                    notifiers.setdefault(job.folder, Notifier(callbacks, info))(news)
-                except FedBMError as error:
-                    failures.append(error)
-                    budget.stop()
-
-            result = run_batch(jobs, report, budget)
-    finally:
-        for folder, notifier in notifiers.items():
-            try:
-                notifier.end(RunFolder(folder).done)
-            except FedBMError as error:
-                failures.append(error)
-    if failures:
-        raise failures[0]
-    return result
+                notifiers[job.folder] = ends.enter_context(Notifier(callbacks, info))
+            notifiers[job.folder](news)
+    return failures
 
 
-def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | Failure], None, None]:
+def _events(
+    jobs: Sequence[BatchRun], deadline: float | None
+) -> Generator[tuple[BatchRun, Event | Failure], None, None]:
     """Yield the events of the jobs in parallel processes, then of the jobs that only this process can compute."""
-    in_processes = [job for job in jobs if job.plan is None]
-    if in_processes:
-        events = run_all(
-            [job.config for job in in_processes],
-            ids=[job.folder.name for job in in_processes],
-            is_last_round=lambda number: budget.is_last_round(in_processes[number].folder),
-            remaining=budget.remaining,
-        )
-        with closing(events):
+    parallel = [job for job in jobs if job.plan is None]
+    if parallel:
+        configs, ids = [job.config for job in parallel], [job.folder.name for job in parallel]
+        with closing(run_all(configs, ids=ids, deadline=deadline)) as events:
             for number, news in events:
-                yield in_processes[number], news
+                yield parallel[number], news
     for job in jobs:
-        if job.plan is None or budget.is_last_round(job.folder):
+        if job.plan is None or (deadline is not None and time.time() > deadline):
             continue
-        if job.note:
-            yield job, Event(0, "train", note=job.note)
         try:
-            with closing(run(job.plan)) as rounds:
+            with closing(stop_in_time(run(job.plan), deadline)) as rounds:
                 for event in rounds:
-                    yield job, event
-                    if event.record is not None and not event.last and budget.is_last_round(job.folder):
-                        return  # closing it writes a checkpoint
+                    if event is not None:
+                        yield job, event
         except Exception as error:
             yield job, Failure.of(error)

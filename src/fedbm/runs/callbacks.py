@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
+from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 
 
@@ -42,8 +42,7 @@ class Callback:
     """Base class of callbacks for `simulate()`, `compare()` and `reproduce()`. Override the methods that you need.
 
     A resumed run calls them from the round after its last checkpoint on. A finished run, which is only read, does not
-    call them. If a method raises an exception, the run writes a checkpoint and stops with a sentence. The same call
-    resumes it.
+    call them. If a method raises an exception, all runs of the call stop with a sentence. The same call resumes them.
 
     Example:
         >>> import fedbm
@@ -88,33 +87,27 @@ class Notifier:
             if not event.last:
                 self._start(event.round + 1)
 
-    def end(self, finished: bool) -> None:
-        """Call on_end. Raise FedBMError if it fails for a finished run; another run has stopped for another reason."""
-        with nullcontext() if finished else suppress(FedBMError):
-            self._call("on_end", finished)
-
     def __enter__(self) -> Notifier:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.end(finished=kind is None)
+    def __exit__(self, *reason: object) -> None:
+        """Call on_end. Raise FedBMError if it fails for a finished run; another run has stopped for another reason."""
+        finished = RunFolder(self._run.path).done
+        with nullcontext() if finished else suppress(FedBMError):
+            self._call("on_end", finished)
 
     def _start(self, round_: int) -> None:
         self._round = round_
         self._call("on_round_start", round_)
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        failure: FedBMError | None = None
         for callback in self._callbacks:
             try:
                 getattr(callback, hook)(self._run, *arguments)
             except Exception as error:
                 then = "The run is saved" if hook == "on_end" else "Run the same command again to continue"
                 words = f"{type(callback).__name__}.{hook} failed: {type(error).__name__}: {error}. {then}."
-                failure = failure or FedBMError(words)
-                failure.__cause__ = failure.__cause__ or error
-        if failure is not None:
-            raise failure
+                raise FedBMError(words) from error
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:

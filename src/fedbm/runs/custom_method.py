@@ -1,4 +1,4 @@
-"""Load methods that are not part of the package (FILE.py:CLASS), and make them usable in other processes.
+"""Load methods that are not part of the package (FILE.py:CLASS).
 
 A file is imported only if the user names it or made the method's object. Configurations that come from elsewhere (a
 server, a run folder) can only name installed methods.
@@ -6,7 +6,6 @@ server, a run folder) can only name installed methods.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import inspect
@@ -18,11 +17,10 @@ from types import ModuleType
 from typing import Any
 
 from fedbm.config.keys import build_options
+from fedbm.config.options import check_all
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.methods import METHODS, Method
 from fedbm.runs.run_config import Config, make_config, method_values
-
-OWN_FILE = "Put it in a file of its own and import it, then its runs are parallel."
 
 _SOURCES: dict[Path, bytes] = {}  # what the imported files contained
 
@@ -45,23 +43,21 @@ def load_class(reference: str) -> type[Method]:
     if not path.is_file():
         near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.py")))
         raise FedBMError(f"there is no file {path}{near}")
-    module = import_file(path)
-    kind = vars(module).get(name)
-    if kind is None:
-        found = [n for n, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        raise FedBMError(f'{path} has no class "{name}"{did_you_mean(name, found)}')
-    if not isinstance(kind, type) or not issubclass(kind, Method):
-        raise FedBMError(f"{name} in {path} is not a method: it must be a subclass of fedbm.FedAvg or fedbm.Method")
-    check_name(kind)
-    return kind
+    members = vars(import_file(path)).items()
+    methods = {key: kind for key, kind in members if isinstance(kind, type) and issubclass(kind, Method)}
+    if name not in methods:
+        near = did_you_mean(name, methods)
+        raise FedBMError(f'{path} has no class "{name}"{near}. A method is a subclass of fedbm.FedAvg or fedbm.Method.')
+    check_name(methods[name])
+    return methods[name]
 
 
 def check_name(kind: type[Method]) -> None:
     """Raise FedBMError if a class has no name, or the name of another method of the package."""
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or METHODS.get(name, kind) is not kind:
-        taken = f'is called "{name}", as a method of the package' if isinstance(name, str) else "has no name"
-        raise FedBMError(f'{kind.__qualname__} {taken}. Name it: name = "{kind.__name__.lower()}".')
+        own = f'name = "{kind.__name__.lower()}"'
+        raise FedBMError(f"{kind.__qualname__} needs a name that no method of the package has, such as {own}.")
 
 
 def import_file(path: Path) -> ModuleType:
@@ -93,7 +89,8 @@ def make_custom_config(values: Mapping[str, Mapping[str, Any]], where: str) -> C
 
 
 def with_method(config: Config, method: Method) -> Config:
-    """Return *config* with a method object. Its options count as set by the user."""
+    """Return *config* with a method object, whose options are checked. They count as set by the user."""
+    method = check_all(method)
     given = config.given | {f"method.{option}" for option in method_values(method)}
     return dataclasses.replace(config, method=method, given=given)
 
@@ -107,39 +104,9 @@ def describe_class(kind: type) -> str:
     return f"{file.name}:{kind.__qualname__}" if file.is_file() else kind.__qualname__
 
 
-def for_processes(method: Method) -> Method:
-    """Return an equal method that another process can import; raise FedBMError with the reason if there is none."""
-    kind = type(method)
-    if METHODS.get(method.name) is kind:
-        return method
-    if kind.__module__ == "__main__":
-        kind = _class_of_script(kind)
-        moved = kind.__new__(kind)
-        vars(moved).update(vars(method))
-        method = moved
+def is_importable(method: Method) -> bool:
+    """Return whether other processes can import a method: its class is not in a script, notebook or function."""
     try:
-        if b"__main__" in pickle.dumps(method):
-            raise FedBMError(f"an option of {method.name} is defined in a script or notebook")
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise FedBMError(f"{method.name} cannot be sent to other processes: {error}. {OWN_FILE}") from error
-    parent, _, _ = kind.__module__.rpartition(".")
-    path = sys.modules[parent].__path__ if parent else None
-    found = (finder.find_spec(kind.__module__, path) for finder in sys.meta_path)
-    if getattr(next(filter(None, found), None), "origin", None) != sys.modules[kind.__module__].__file__:
-        raise FedBMError(f"other processes cannot import {kind.__module__}, which defines {method.name}. {OWN_FILE}")
-    return method
-
-
-def _class_of_script(kind: type[Method]) -> type[Method]:
-    """Return the class of `__main__` from its file, imported under the file's name.
-
-    A script without a guard would do its work again, so it is not imported.
-    """
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    tree = ast.parse(Path(file).read_text(encoding="utf-8")).body if file and Path(file).is_file() else []
-    if kind.__qualname__ not in [node.name for node in tree if isinstance(node, ast.ClassDef)]:
-        raise FedBMError(f"{kind.__name__} is not at the top level of a file. {OWN_FILE}")
-    if not any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in tree):
-        raise FedBMError(f'{Path(str(file)).name} has no `if __name__ == "__main__":` around its calls. {OWN_FILE}')
-    found: type[Method] = vars(import_file(Path(str(file))))[kind.__qualname__]
-    return found
+        return b"__main__" not in pickle.dumps(method)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False

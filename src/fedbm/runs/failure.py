@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,15 +25,13 @@ class Failure:
 
     @staticmethod
     def of(error: Exception) -> Failure:
-        """Return the failure as a sentence. An error of a method's own code is also printed, and its hook named."""
+        """Return the failure as a sentence. An error of a method's own code is also printed."""
         if isinstance(error, FedBMError):
             return Failure(str(error), isinstance(error, DivergenceError))
         traceback.print_exception(error)
         if "CUDA error" in str(error):
             return DeviceFailure(f"The GPU failed: {str(error).splitlines()[0]}")
-        lines = "\n".join(frame.line or "" for frame in traceback.extract_tb(error.__traceback__))
-        hooks = re.findall(r"method\.(\w+)\(", lines)
-        return Failure(f"{f'in {hooks[-1]}: ' if hooks else ''}{type(error).__name__}: {error}")
+        return Failure(f"{type(error).__name__}: {error}")
 
 
 class DeviceFailure(Failure):

@@ -18,22 +18,17 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import BatchResult, BatchRun, plan_jobs, run_jobs
+from fedbm.runs.batch import BatchRun, plan_jobs, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
-from fedbm.runs.custom_method import load_method, with_method
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
 from fedbm.runs.run_config import (
     Config,
     check_effects,
     check_method_options,
-    find_method,
-    is_reference,
-    make_config,
-    override,
     settings_for,
 )
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
-from fedbm.runs.runner import check_engine, check_method_object, use_data
+from fedbm.runs.runner import check_engine, configure, use_data
 from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.text import format_count, make_html
 
@@ -118,7 +113,7 @@ def compare(
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
         on_event: called with a run's title and each of its events.
         callbacks: objects of subclasses of `fedbm.Callback`, called in this process for the rounds of all runs. If one
-            fails, all runs stop after their current round.
+            fails, all runs stop; the same call resumes them.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as rounds=20, clients=5, device="cuda", out="runs". An option of a
             method applies to the methods that have it; `fedprox_mu=…` applies to FedProx alone.
@@ -149,11 +144,11 @@ def compare(
     values, word = ([beta], "beta") if betas is None else (list(betas), "betas")
     arguments = {flag: flag for flag in settings} | ({} if values == [None] else {"beta": word})
     configs = make_grid({}, settings, chosen, values, parse_seeds(seeds), arguments)
-    jobs, result = run_grid(configs, progress_console(progress), dataset, on_event, callbacks)
+    jobs, failures = run_grid(configs, progress_console(progress), dataset, on_event, callbacks)
     runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
     if not runs:
-        raise FedBMError(result.failures[0])
-    return Comparison(runs, result.failures)
+        raise FedBMError(failures[0])
+    return Comparison(runs, failures)
 
 
 def run_grid(
@@ -162,15 +157,15 @@ def run_grid(
     dataset: Dataset | None = None,
     on_event: Callable[[str, Event], None] | None = None,
     callbacks: Sequence[Callback] = (),
-) -> tuple[list[BatchRun], BatchResult]:
-    """Run every configuration that is not finished, show the progress on the console, and return the jobs."""
+) -> tuple[list[BatchRun], tuple[str, ...]]:
+    """Run every configuration that is not finished. Return the jobs, and a sentence for each that failed."""
     check_callbacks(callbacks)
     with show_decoding(console) as decoding:
         jobs = plan_jobs(configs, dataset, decoding)
     print_notes(console, (note for job in jobs for note in job.notes))
     if finished := sum(job.is_finished for job in jobs):
         console.print(f"{finished} of {len(jobs)} runs are finished already")
-    return jobs, run_jobs(jobs, console, on_event=on_event, callbacks=callbacks)
+    return jobs, tuple(run_jobs(jobs, console, on_event=on_event, callbacks=callbacks).values())
 
 
 def make_grid(
@@ -193,20 +188,12 @@ def make_grid(
         raise FedBMError("betas is empty; give at least one β, or remove it")
     if arguments is None:
         arguments = {flag: flag for flag in settings}
-    methods = [load_method(method) if is_reference(method) else method for method in methods]
-    names = [find_method(method).name for method in methods if isinstance(method, str)]
-    check_method_options(arguments, names)
-    for method in methods:
-        if not isinstance(method, str):
-            check_method_object(method, {})
     configs: list[Config] = []
     for beta, seed, method in product(betas, seeds, methods):
         name = method if isinstance(method, str) else ""
-        flags = settings_for(name, settings) | {"seed": seed}
-        flags |= ({} if beta is None else {"beta": beta}) | ({"method": name} if name else {})
-        config = make_config(override(base, flags))
-        config = config if isinstance(method, str) else with_method(config, method)
-        configs.append(replace(config, arguments=arguments))
+        flags = {**settings_for(name, settings), "seed": seed} | ({} if beta is None else {"beta": beta})
+        configs.append(replace(configure(method, flags, base), arguments=arguments))
+    check_method_options(arguments, [method for method in methods if isinstance(method, str)])
     check_engine(configs[0])
     check_effects(configs, recommended=False)
     language = [key.flag for key in section_keys() if key.section == "language"]  # one method that reads it is enough

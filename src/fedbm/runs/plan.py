@@ -64,7 +64,7 @@ def make_plan(
     *dataset*, *partition* and *make_body* were made in Python and replace the options that describe them. *progress* is
     called with (images decoded, images in all).
     """
-    config = check_config(config)
+    check_config(config)
     if dataset is None:
         dataset = load_dataset(config, progress)
     else:
@@ -107,7 +107,13 @@ def make_task(
     check_augment(config.train.augment, source.hflip, source.vflip)
     classes, concepts = tuple(source.classes), None
     if config.method.needs_concepts:
-        concepts = agreed_concepts(config, classes, texts, source.modality)
+        concepts = concepts_for(config.language, classes, texts, source.modality, config.train.seed)
+        for name, text, read in zip(classes, texts, concepts.texts, strict=True):
+            if name in config.concepts and text != read:
+                raise FedBMError(
+                    f'[concepts] describes {name} as "{text}", but {config.language.concept_file} was made from '
+                    f'"{read}". Remove one of the two.'
+                )
     return Task(
         classes=classes,
         shape=shape,
@@ -148,25 +154,17 @@ def _digest_custom(config: Config, task: Task, make_body: Callable[[], nn.Module
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None, verify: bool = False) -> Dataset:
-    options = config.data
+    """Load the data set that the configuration names."""
+    options, engine = config.data, config.engine
+    numbers = {key: parse_numbers(key, getattr(options, key)) for key in ("value_range", "mean", "std")}
+    values = {**vars(options), **numbers, "group": options.group or None}
+    accepted = inspect.signature(load).parameters.keys() & values.keys()
     return load(
         options.name,
-        size=options.size,
-        channels=options.channels,
-        split=options.split,
-        group=options.group or None,
-        metadata=options.metadata or None,
-        split_seed=options.split_seed,
-        path_column=options.path_column,
-        label_column=options.label_column,
-        value_range=parse_numbers("value_range", options.value_range),
-        normalise=options.normalise,
-        mean=parse_numbers("mean", options.mean),
-        std=parse_numbers("std", options.std),
-        on_bad_file=options.on_bad_file,
+        **{key: values[key] for key in accepted},
         concepts=config.concepts,
-        cache=Path(config.engine.cache).expanduser() if config.engine.cache else None,
-        folder=Path(config.engine.data_dir).expanduser() if config.engine.data_dir else None,
+        cache=Path(engine.cache).expanduser() if engine.cache else None,
+        folder=Path(engine.data_dir).expanduser() if engine.data_dir else None,
         verify=verify,
         progress=progress,
     )
@@ -210,18 +208,6 @@ def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: 
     return draw(dataset, **{name: values[name] for name in accepted})
 
 
-def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution:
-    """Return the concepts of the classes; raise FedBMError if a concept file has other texts than [concepts]."""
-    concepts = concepts_for(config.language, classes, texts, modality, config.train.seed)
-    for name, text, read in zip(classes, texts, concepts.texts, strict=True):
-        if name in config.concepts and text != read:
-            raise FedBMError(
-                f'[concepts] describes {name} as "{text}", but {config.language.concept_file} was made from "{read}". '
-                "Remove one of the two."
-            )
-    return concepts
-
-
 def concepts_for(
     options: LanguageOptions, classes: Sequence[str], texts: Sequence[str], modality: str, seed: int
 ) -> ConceptDistribution:
@@ -231,9 +217,8 @@ def concepts_for(
         for key in ("encoder", "encoder_dir", "pooling"):
             asked, used = getattr(options, key), concepts.provenance.get(key)
             if asked not in (getattr(LanguageOptions, key), used):  # a saved configuration contains the default
-                how = f"with {used}" if used else "without it"
                 raise FedBMError(
-                    f'{key} is "{asked}", but {options.concept_file} was made {how}. Remove one of the two.'
+                    f'{key} is "{asked}", but {options.concept_file} was made with "{used or ""}". Remove one.'
                 )
     else:
         bundled = None

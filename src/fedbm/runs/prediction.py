@@ -25,17 +25,15 @@ from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
 from fedbm.engine.local_training import Samples
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, prefix_errors
 from fedbm.language.concept_distribution import ConceptDistribution
-from fedbm.methods import METHODS, all_methods, method_plugins
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
-from fedbm.runs.custom_method import load_method, with_method
-from fedbm.runs.run_config import Config, make_config, method_values, read_sections
+from fedbm.runs.custom_method import describe_class, load_method, with_method
+from fedbm.runs.run_config import Config, make_config, method_values
 from fedbm.runs.run_id import own_code, plugin_code
-from fedbm.runs.run_view import EDITED, RunView, find_folder, read_environment, was_edited
+from fedbm.runs.run_view import RunView, check_unedited, find_folder, read_run
 from fedbm.utils.io import digest_of
-from fedbm.utils.plugins import check_usable
 
 MAX_FILES_AT_ONCE = 256  # bounds the memory
 
@@ -97,43 +95,33 @@ def files_in(path: Path) -> list[Path]:
 
 def read_config(folder: Path, method: Method | str | None = None) -> Config:
     """Return a run's configuration. *method* is needed if it is the user's own; see load_model()."""
-    values, known = read_sections(folder / "config.toml"), read_environment(folder) or {}
-    if was_edited(values, known):
-        raise FedBMError(f"{folder / 'config.toml'} {EDITED}")
+    run = check_unedited(read_run(folder))
+    values, known = dict(run.config), run.environment or {}
     code = values.pop("own", {}).get("code")
+    if method is None and code is None:
+        with prefix_errors(str(folder)):
+            config = make_config(values)
+        if any(known.get(key, digest) != digest for key, digest in plugin_code(config).items()):
+            raise FedBMError(
+                f"{folder} was trained by another version of an installed plug-in: install that version, or train again"
+            )
+        return config
     options = values.pop("method", {})
     name = options.pop("name", "")
-    if isinstance(method, Method):
-        return with_method(make_config(values), method)
-    if code is None:
-        if method is not None:
-            raise FedBMError(f"{folder} was trained by {name}, an installed method. Remove the method {method}.")
-        if name not in METHODS and name not in all_methods():
-            check_usable(method_plugins(), name)
-            package = known.get("method", "another package")
-            raise FedBMError(f"{folder} was trained by {name} of {package}, which is not installed here")
-        config = make_config({**values, "method": {"name": name, **options}})
-        for key, digest in plugin_code(config).items():
-            if known.get(key, digest) != digest:
-                what = f"method {config.method.name}" if key == "code" else f"body {config.model.body}"
-                raise FedBMError(
-                    f"the installed plug-in of the {what} is not the code that trained {folder}: install the version "
-                    "that trained it, or train again"
-                )
-        return config
     if method is None:
         raise FedBMError(
             f"{folder} was trained by {name}, which is your own method: give its file and class, "
             f"{known.get('method', 'FILE.py:CLASS')} (--method on the command line, method in Python)"
         )
-    usual = method_values(load_method(method))
-    found = load_method(method, {key: value for key, value in options.items() if usual.get(key) != value})
-    if digest_of(own_code(found))[:8] != code:
-        raise FedBMError(
-            f"{method} is not the code that trained {folder}: the file was edited, or it is another class. Restore "
-            "it, or pass an object in Python: load_model(…, method=…)."
-        )
-    return with_method(make_config(values), found)
+    if isinstance(method, str):
+        usual = method_values(load_method(method))
+        method = load_method(method, {key: value for key, value in options.items() if usual.get(key) != value})
+        if digest_of(own_code(method))[:8] != code:
+            raise FedBMError(
+                f"{describe_class(type(method))} is not the code that trained {folder}: the file was edited, or it is "
+                "another class. Restore it, or pass an object in Python: load_model(…, method=…)."
+            )
+    return with_method(make_config(values), method)
 
 
 def load_model(
@@ -165,11 +153,12 @@ def load_model(
         (2, 10)
     """
     folder, place = find_folder(run), find_device(str(device))
-    if not (folder / "model.safetensors").exists():
-        raise FedBMError(f"{folder} has no model yet: a run writes model.safetensors when it is finished")
-    if averaged and not (folder / "averaged.safetensors").exists():
-        raise FedBMError(f"{folder} has no averaged model: only a run with server_average above 0 makes one")
     path = folder / f"{'averaged' if averaged else 'model'}.safetensors"
+    if not path.exists():
+        raise FedBMError(
+            f"{folder} has no {path.name}: a finished run has model.safetensors and, with server_average above 0, "
+            "averaged.safetensors"
+        )
     state, notes = load_tensors(path, place)
     if "classes" not in notes:  # a checkpoint, for example
         raise FedBMError(f"{path} is not the model of a run. Restore the file.")

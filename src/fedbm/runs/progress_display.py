@@ -6,12 +6,11 @@ A terminal has live bars, a notebook has one line per run that changes in place,
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from importlib import import_module
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -45,16 +44,8 @@ def replace_line(console: Console) -> Callable[[str], None]:
     """Return a function that prints a line. In a notebook, each line replaces the one before."""
     if not console.is_jupyter:
         return console.print
-    handle: Any = None
-
-    def show(line: str) -> None:
-        nonlocal handle
-        if handle is None:
-            handle = import_module("IPython.display").display({"text/plain": line}, raw=True, display_id=True)
-        else:
-            handle.update({"text/plain": line}, raw=True)
-
-    return show
+    handle = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: handle.update({"text/plain": line}, raw=True)
 
 
 @contextmanager
@@ -65,38 +56,54 @@ def show_runs(
 
     *runs* are the runs to compute, with their titles and rounds.
     """
-    estimate = RemainingTime({run: rounds for run, (_, rounds) in runs.items()})
-    total = estimate.rounds
+    is_live = console.is_terminal and bool(runs)
+    remaining = RemainingTime({run: rounds for run, (_, rounds) in runs.items()})
+    total = remaining.rounds
     columns = ("{task.completed:.0f}/{task.total:.0f}", "{task.fields[news]}", TimeElapsedColumn())
-    with make_bars(console, *columns) if console.is_terminal and runs else nullcontext() as bars:
-        kind = partial(RunLog, console) if bars is None else partial(RunBar, bars)
-        shows = {run: kind(title, rounds) for run, (title, rounds) in runs.items()}
-        whole = bars.add_task("all rounds", total=total, news="") if bars and len(runs) > 1 else None
+    bars = make_bars(console, *columns)
+    tasks = {run: bars.add_task(title, total=rounds, news="starting") for run, (title, rounds) in runs.items()}
+    whole = bars.add_task("all rounds", total=total, news="", visible=len(runs) > 1)
+    print_line = {run: replace_line(console) for run in runs}
+    scores = dict.fromkeys(runs, "")
+    begun: set[Any] = set()
 
-        def show(run: Any, news: Event | Failure) -> None:
-            words = estimate.update(run, news)
-            if isinstance(news, Failure):
-                console.print(f"failed: {runs[run][0]}: {news.reason}")
-            else:
-                shows[run](news, words if whole is None else "")
-            if bars is not None and whole is not None:
-                bars.update(whole, completed=total - estimate.rounds, news=words)
+    def show(run: Any, news: Event | Failure) -> None:
+        title, rounds = runs[run]
+        time_left = remaining.update(run, news)
+        bars.update(whole, completed=total - remaining.rounds, news=time_left)
+        if isinstance(news, Failure):
+            console.print(f"failed: {title}: {news.reason}")
+            return
+        if run not in begun and news.round > 1 and not is_live:
+            console.print(f"{title}: continuing after round {news.round - 1}")
+        begun.add(run)
+        dropped = news.record.dropped if news.record else ()
+        for note in (news.note, *(f"left out client {client.client}: {client.reason}" for client in dropped)):
+            if note:
+                console.print(f"{title} round {news.round}: {note}")
+        if news.record is not None:
+            scores[run] = format_scores(news.record) or scores[run]
+            words = [format_loss(news.record.loss), scores[run], f"{news.record.seconds['total']:.1f} s", time_left]
+            if not is_live:
+                print_line[run]("  ".join(filter(None, (f"{title} round {news.round}/{rounds}", *words))))
+        else:
+            done = f"{news.done}/{news.total}" if news.total else ""
+            loss = f"loss {sum(news.losses.values()):.3f}" if news.losses else ""
+            words = [PHASES[news.phase], done, loss, scores[run], time_left]
+        completed = max(0, news.round - (news.record is None))
+        bars.update(tasks[run], completed=completed, news=" ".join(filter(None, words)))
 
+    with bars if is_live else nullcontext():
         yield show
 
 
 class RemainingTime:
-    """Estimate the time of all remaining rounds of one or several runs.
-
-    It is their number times the mean duration of the latest rounds, divided by the number of parallel runs.
-    """
+    """Estimate the time of all remaining rounds of one or several runs from the pace of the latest rounds."""
 
     def __init__(self, rounds: Mapping[Hashable, int]) -> None:
         self._planned = rounds
         self._remaining = dict(rounds)
-        self._seconds: deque[float] = deque(maxlen=RECENT_ROUNDS)  # of the latest rounds
-        self._active: set[Hashable] = set()
-        self._parallel = 1  # the most runs that were active at the same time
+        self._moments: deque[float] = deque(maxlen=RECENT_ROUNDS + 1)  # the first event, then the ends of rounds
 
     @property
     def rounds(self) -> int:
@@ -107,18 +114,14 @@ class RemainingTime:
         """Add news of a run. Return the remaining time in words, or "" if it is not known or no round remains."""
         if isinstance(news, Failure) or news.last:
             self._remaining[run] = 0
-            self._active.discard(run)
         else:
             self._remaining[run] = self._planned[run] - max(0, news.round - (news.record is None))
-            self._active.add(run)
-        if isinstance(news, Event) and news.record is not None:
-            self._seconds.append(news.record.seconds["total"])
-        if not self._seconds or not self.rounds:
+        if not self._moments or (isinstance(news, Event) and news.record is not None):
+            self._moments.append(time.monotonic())
+        if len(self._moments) < 2 or not self.rounds:
             return ""
-        self._parallel = max(self._parallel, len(self._active))
-        parallel = min(self._parallel, sum(remaining > 0 for remaining in self._remaining.values()))
-        words = format_seconds(self.rounds * fmean(self._seconds) / parallel)
-        return f"remaining {words}{' for all runs' if len(self._planned) > 1 else ''}"
+        seconds = (self._moments[-1] - self._moments[0]) / (len(self._moments) - 1)
+        return f"remaining {format_seconds(self.rounds * seconds)}{' for all runs' if len(self._planned) > 1 else ''}"
 
 
 def make_bars(console: Console, *columns: str | ProgressColumn, transient: bool = False) -> Progress:
@@ -127,94 +130,34 @@ def make_bars(console: Console, *columns: str | ProgressColumn, transient: bool 
     return Progress(title, BarColumn(bar_width=24), *columns, console=console, transient=transient)
 
 
-class RunBar:
-    """Show one run as a live bar: round, phase, losses, accuracy, remaining time."""
-
-    def __init__(self, bars: Progress, title: str, rounds: int) -> None:
-        self._bars = bars
-        self._task = bars.add_task(title, total=rounds, news="starting")
-        self._scores = ""
-
-    def __call__(self, event: Event, remaining: str) -> None:
-        if event.note:
-            self._bars.console.print(f"round {event.round}: {event.note}")
-        elif event.record is not None:
-            self._scores = format_scores(event.record) or self._scores
-            news = f"{format_loss(event.record.loss)} {self._scores} {remaining}"
-            self._bars.update(self._task, completed=event.round, news=news)
-            for sentence in describe_dropped(event.record):
-                self._bars.console.print(f"round {event.round}: {sentence}")
-        else:
-            done = f"{event.done}/{event.total} " if event.total else ""
-            loss = f"loss {sum(event.losses.values()):.3f} " if event.losses else ""
-            news = f"{PHASES[event.phase]} {done}{loss}{self._scores} {remaining}"
-            self._bars.update(self._task, completed=event.round - 1, news=news)
-
-
-class RunLog:
-    """Print one line per round of a run. A notebook shows only the latest line."""
-
-    def __init__(self, console: Console, title: str, rounds: int) -> None:
-        self._console, self._title, self._rounds = console, title, rounds
-        self._show_round = replace_line(console)
-        self._started = False
-
-    def __call__(self, event: Event, remaining: str) -> None:
-        if not self._started and event.round > 1:
-            self._console.print(f"{self._title}: continuing after round {event.round - 1}")
-        self._started = event.round > 0
-        if event.note:
-            self._console.print(f"{self._title}: {event.note}")
-        if event.record is None:
-            return
-        parts = [
-            f"{self._title} round {event.round}/{self._rounds}",
-            format_loss(event.record.loss),
-            format_scores(event.record),
-            f"{event.record.seconds['total']:.1f} s",
-            remaining,
-            *describe_dropped(event.record),
-        ]
-        self._show_round("  ".join(filter(None, parts)))
-
-
 def show_decoding(console: Console) -> AbstractContextManager[ShowCount]:
     """Return a context with a function to call for each decoded image."""
-    return _show_count(console, "decoding", 5000, lambda done, total: f"{done:,} of {total:,} images")
+    return _show_count(console, "decoding", "images", unit=1, step=5000)
 
 
 def show_download(console: Console) -> AbstractContextManager[ShowCount]:
     """Return a context with a function to call with the number of bytes received; the total may be unknown (0)."""
-
-    def describe(done: int, total: int) -> str:
-        return f"{done / 1e6:,.0f}{f' of {total / 1e6:,.0f}' if total else ''} MB"
-
-    return _show_count(console, "getting", 100_000_000, describe)
+    return _show_count(console, "getting", "MB", unit=1_000_000, step=100_000_000)
 
 
 @contextmanager
-def _show_count(console: Console, title: str, step: int, describe: Callable[[int, int], str]) -> Iterator[ShowCount]:
-    """Yield a function (done, total) that moves a bar or, without a terminal, prints a line every *step* units."""
+def _show_count(console: Console, title: str, noun: str, unit: int, step: int) -> Iterator[ShowCount]:
+    """Yield a function (done, total) that moves a bar or, without a terminal, prints a line every *step*."""
+    bars = make_bars(console, "{task.fields[news]}", TimeRemainingColumn(), transient=True)
+    bar = bars.add_task(title, total=None, news="", visible=False)
     printed = 0
-    live = make_bars(console, "{task.fields[news]}", TimeRemainingColumn(), transient=True)
-    with live if console.is_terminal else nullcontext():
 
-        def show(done: int, total: int) -> None:
-            nonlocal printed
-            if console.is_terminal:
-                task = live.tasks[0].id if live.tasks else live.add_task(title, news="")
-                live.update(task, completed=done, total=total or None, news=describe(done, total))
-            elif done // step > printed:
-                printed = done // step
-                console.print(f"{title}: {describe(done, total)}")
+    def show(done: int, total: int) -> None:
+        nonlocal printed
+        of = f" of {total / unit:,.0f}" if total else ""
+        words = f"{done / unit:,.0f}{of} {noun}"
+        bars.update(bar, completed=done, total=total or None, news=words, visible=True)
+        if not console.is_terminal and done // step > printed:
+            printed = done // step
+            console.print(f"{title}: {words}")
 
+    with bars if console.is_terminal else nullcontext():
         yield show
-
-
-def describe_dropped(record: RoundRecord) -> Iterator[str]:
-    """Yield a phrase for each client that was left out of a round."""
-    for client in record.dropped:
-        yield f"left out client {client.client}: {client.reason}"
 
 
 def format_loss(terms: Mapping[str, float | None]) -> str:

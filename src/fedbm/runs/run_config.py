@@ -7,7 +7,6 @@ Unknown keys and values out of range raise the same FedBMError for a file, a fla
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,6 @@ from fedbm.config.options import (
     LanguageOptions,
     ModelOptions,
     TrainOptions,
-    check_all,
 )
 from fedbm.engine.server_average import no_common_model
 from fedbm.engine.server_optimizer import check_server_optimizer
@@ -69,27 +67,17 @@ class Config:
 def keys() -> tuple[Key, ...]:
     """Return every key of every section, method options included, each flag once.
 
-    An option that methods inherit, or declare in the same way, is one key. If two methods declare different options
-    with the same name, the second is listed with its method, such as `fedprox_mu`.
+    Options of several methods with one name are one key, as the first method declares it.
     """
     methods = all_methods()
     name_key = Key("method", "name", "method", " | ".join(methods), FedBM.name, "the federated method", tuple(methods))
-    found = (*section_keys(), name_key)
-    taken = {key.flag: key for key in found}  # the declaration that has the flag
-    by_flag: dict[str, Key] = {}
+    shared = (*section_keys(), name_key)
+    options: dict[str, Key] = {}
     for name, method in methods.items():
         for key in keys_of("method", method):
-            declared = _declaration(method, key.name)
-            flag = key.flag if taken.setdefault(key.flag, declared) == declared else f"{name}_{key.flag}"
-            first = by_flag.get(flag, dataclasses.replace(key, flag=flag))
-            by_flag[flag] = dataclasses.replace(first, methods=(*first.methods, name))
-    return (*found, *by_flag.values())
-
-
-def _declaration(method: type, option: str) -> Key:
-    """Return an option as its first base class declares it. A subclass may narrow it; it is still the same option."""
-    first = next(cls for cls in reversed(method.__mro__) if option in inspect.get_annotations(cls))
-    return next(key for key in keys_of("method", first) if key.name == option)
+            first = options.get(key.flag, key)
+            options[key.flag] = dataclasses.replace(first, methods=(*first.methods, name))
+    return (*shared, *(key for key in options.values() if key.flag not in {key.flag for key in shared}))
 
 
 @cache
@@ -111,32 +99,26 @@ def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_method_options(arguments: Mapping[str, str], methods: Sequence[str]) -> None:
-    """Raise FedBMError if an option belongs to none of *methods*, or means different things for two of them.
+    """Raise FedBMError if an option belongs to none of *methods*.
 
     *arguments* are flags, and how the caller writes them.
     """
     for flag, argument in arguments.items():
         owners = option_flags().get(flag, {})
-        chosen = [name for name in dict.fromkeys(methods) if name in owners]
-        if owners and not chosen:
-            others = f"not of {join_words(methods)}" if methods else "no such method is named"
+        if owners and not owners.keys() & set(methods):
             known = join_words(owners)
-            raise FedBMError(f"{argument} is an option of {known}, but {others}. Remove it, or add {known}.")
-        if len({_declaration(all_methods()[name], owners[name]) for name in chosen}) > 1:
-            own = join_words([spell(f"{name}_{flag}", argument) for name in chosen])
-            raise FedBMError(f"{argument} is a different option for {join_words(chosen, 'and')}. Use {own}.")
+            raise FedBMError(
+                f"{argument} is an option of {known}, and no such method is chosen. Remove it, or add one."
+            )
 
 
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
     """Return the Config of nested values, {section: {key: value}}; texts are converted as on the command line."""
     for section in values:
-        if section == "federation":
+        if section in ("federation", "own"):
             raise FedBMError(
-                f"{where} describes a run between machines: use 'fedbm federation run', or remove [federation]"
-            )
-        if section == "own":
-            raise FedBMError(
-                f"{where} belongs to a run with a method or body of your own. Run the command or script that made it."
+                f"{where} has the section [{section}]. Use 'fedbm federation run' if it is a run between machines, "
+                "or the command or script with the method or body of your own."
             )
         if section not in FILE_SECTIONS:
             near = did_you_mean(section, FILE_SECTIONS)
@@ -181,9 +163,7 @@ def read_sections(path: Path) -> dict[str, dict[str, Any]]:
     values = parse_toml(read_text(path), str(path))
     for section, pairs in values.items():
         if not isinstance(pairs, dict):
-            home = next((key.section for key in keys() if section == key.name), "train")
-            how = f"[{section}]" if section in FILE_SECTIONS else f"[{home}] and below it {section} = …"
-            raise FedBMError(f'{path}: "{section}" must be in a section: write {how}')
+            raise FedBMError(f'{path}: "{section}" is not a section. Sections begin with a line such as [train].')
     return values
 
 
@@ -224,12 +204,8 @@ def describe_recipe(train: TrainOptions) -> Iterator[str]:
         yield f"recipe {train.recipe} sets {join_words(found or ['nothing'], 'and')}"
 
 
-def check_config(config: Config) -> Config:
-    """Return *config* with every value checked and converted; raise FedBMError if settings contradict each other."""
-    checked: dict[str, Any] = {}
-    for section in (*SECTIONS, "method"):
-        checked[section] = check_all(getattr(config, section))
-    config = dataclasses.replace(config, **checked)
+def check_config(config: Config) -> None:
+    """Raise FedBMError if settings contradict each other."""
     for kind in ("file", "column"):
         if config.data.partition == kind and not getattr(config.data, f"partition_{kind}"):
             raise FedBMError(f"partition = {kind} needs partition_{kind}")
@@ -242,7 +218,6 @@ def check_config(config: Config) -> Config:
             "Remove it, or choose a method with FedAvg's loss, such as fedprox or scaffold."
         )
     check_effects([config], recommended=False)
-    return config
 
 
 def check_effects(configs: Sequence[Config], recommended: bool) -> None:
@@ -257,24 +232,18 @@ def check_effects(configs: Sequence[Config], recommended: bool) -> None:
         found = {key: key for key in NEVER_IGNORED if values[key]} | dict(config.arguments)
         for flag, argument in found.items():
             key, suitable = needs.get(flag.removeprefix(f"{config.method.name}_"), ("", ()))
-            by_default = key == "partition" and "data.partition" not in config.given
-            if key not in values or values[key] in suitable or (by_default and not recommended):
+            is_unknown = key == "partition" and "data.partition" not in config.given and not recommended
+            if key not in values or values[key] in suitable or is_unknown:
                 continue
-            value, first = format_option(values[key]), format_option(suitable[0])
-            now = f"{config.data.name} uses {value} by default" if by_default else f"it is {value}"
-            other = f"--{key} {first}" if argument.startswith("--") else f"{key} = {first}"
-            advice = f" or set {other}" if by_default else ""
-            only = join_words(map(format_option, suitable))
-            whose = f" to {config.method.name}" if key in vars(config.method) else ""
-            what = f"{argument} only applies{whose} if {key} is {only}"
-            raise FedBMError(f"{what}, but {now}. Remove {argument}{advice}.")
+            choices = list(map(format_option, suitable))
+            raise FedBMError(
+                f"{argument} only applies if {key} is {join_words(choices)}, but it is {format_option(values[key])}. "
+                f"Remove {argument}, or choose {spell(key, argument)} {choices[0]}."
+            )
     language = [key.flag for key in section_keys() if key.section == "language"]
     for argument in (words for config in configs for flag, words in config.arguments.items() if flag in language):
         if not any(config.method.needs_concepts for config in configs):
-            names = join_words(dict.fromkeys(method_label(config.method, {}) for config in configs))
-            raise FedBMError(
-                f"{argument} only applies to methods that read concepts, not to {names}. Remove {argument}."
-            )
+            raise FedBMError(f"{argument} only applies to methods that read concepts. Remove {argument}.")
 
 
 def method_values(method: Method) -> dict[str, Any]:

@@ -146,18 +146,15 @@ class PartitionRecord(JsonRecord):
     shift: Shift | None = None  # the change of each client's images
 
 
-def _config_keys(value: Any) -> Keys:
-    """Return the settings that every run has. Other settings are of the type *value*."""
-    section: Any = Mapping[str, value]
-    known: dict[str, dict[str, Any]] = {
-        "data": {"name": str, "partition": str, "beta": float, "clients": int},
-        "method": {"name": str},
-        "train": {"rounds": int, "seed": int, "keep_optimizer?": Annotated[Any, Scalar]},
-    }
-    return Keys({name: Annotated[section, Keys(types)] for name, types in known.items()})
-
-
-CONFIG_FILE: Any = Annotated[Mapping[str, Mapping[str, object]], _config_keys(object)]  # TOML has dates and infinities
+SETTINGS = {  # that every run has
+    "data": {"name": str, "partition": str, "beta": float, "clients": int},
+    "method": {"name": str},
+    "train": {"rounds": int, "seed": int, "keep_optimizer?": Annotated[Any, Scalar]},
+}
+ConfigFile = Annotated[
+    Mapping[str, Mapping[str, Any]],
+    Keys({name: Annotated[Mapping[str, Any], Keys(types)] for name, types in SETTINGS.items()}),
+]
 FEDERATION_FILE: Any = Keys({"options": Keys({"nodes": Positive})})  # what is read of it
 Environment = Annotated[Mapping[str, Any], Keys({"command?": str})]
 Curves = Annotated[
@@ -183,7 +180,7 @@ class RunRecord(JsonRecord):
     """The record of a finished run: all that a report needs, without tensors."""
 
     run: str
-    config: Annotated[Mapping[str, Mapping[str, Any]], _config_keys(Any)]
+    config: ConfigFile
     environment: Environment | None
     summary: Summary
     last_quarter: Scores | None = None

@@ -19,8 +19,8 @@ from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_file_types import (
-    CONFIG_FILE,
     FEDERATION_FILE,
+    ConfigFile,
     Details,
     Environment,
     Features,
@@ -29,7 +29,7 @@ from fedbm.runs.run_file_types import (
     Summary,
 )
 from fedbm.utils.io import parse_toml, read_object, read_text
-from fedbm.utils.json_records import Lengths, decode
+from fedbm.utils.json_records import decode
 from fedbm.utils.metrics import NAMES
 from fedbm.utils.statistics import spread_or_none
 from fedbm.utils.text import make_html
@@ -187,17 +187,6 @@ def check_unedited(run: RunView) -> RunView:
     return run
 
 
-def read_environment(folder: Path) -> Environment | None:
-    """Return the content of a run's environment.json, or None if there is no such file."""
-    return _decode_file(Environment, folder / "environment.json")  # type: ignore[type-abstract]
-
-
-def was_edited(config: Mapping[str, Any], environment: Mapping[str, Any] | None) -> bool:
-    """Return whether *config*, the content of config.toml, is not the one with which the run began."""
-    digest = (environment or {}).get("settings")
-    return digest is not None and digest != settings_digest(config)
-
-
 def check_resumable(folder: Path) -> None:
     """Raise FedBMError if the run in *folder* has begun and its config.toml was edited."""
     if RunFolder(folder).done or rounds_behind(folder):  # otherwise config.toml is written again
@@ -233,17 +222,14 @@ def read_run(run: RunView | str | Path) -> RunView:
     """
     path = find_folder(run)
     if not (path / "config.toml").is_file():
-        why = "it has no config.toml" if path.is_dir() else "there is no such folder"
-        hint = f"it contains runs, so give {path}/*" if any(path.glob("*/config.toml")) else "'fedbm run' makes runs"
-        raise FedBMError(f"{path} is not a run, because {why}: {hint}")
+        raise FedBMError(f"{path} is not the folder of a run, which has a config.toml. 'fedbm list FOLDER' lists runs.")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
-    decode(CONFIG_FILE, config, path / "config.toml")
-    lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
-    summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
-    partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
+    decode(ConfigFile, config, path / "config.toml")  # type: ignore[type-abstract]
+    summary = _decode_file(Summary, path / "summary.json", REWRITE)
+    partition = _decode_file(PartitionRecord, path / "partition.json")
     facts = facts_of(summary, config) if summary else _facts_of_unfinished(path, config, partition)
-    environment = read_environment(path)
+    environment = _decode_file(Environment, path / "environment.json") or {}  # type: ignore[type-abstract]
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     if summary is not None:
         _check_complete(path / "rounds.jsonl", rounds, summary.rounds)
@@ -258,15 +244,15 @@ def read_run(run: RunView | str | Path) -> RunView:
         config_text=text,
         rounds=rounds,
         summary=summary,
-        environment=environment,
+        environment=environment or None,
         client_partition=partition,
         checksum=partition.of.checksum if partition and partition.of else "",
-        details=_decode_file(Details, path / "details.json", lengths),
+        details=_decode_file(Details, path / "details.json"),
         generated=generated if generated.is_file() else None,
         round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
-        edited=was_edited(config, environment),
+        edited=environment.get("settings") not in (None, settings_digest(config)),
         failure=failure.reason if failure and summary is None else "",
-        features=_decode_file(Features, path / "features.json", lengths),
+        features=_decode_file(Features, path / "features.json"),
         last_quarter=last_quarter_scores(tests, summary.rounds) if summary else None,
         averaged_last_quarter=last_quarter_scores(averaged, summary.rounds) if summary else None,
     )
@@ -325,23 +311,15 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
         facts |= {"data": partition.of.data} if partition.of else {}
     elif (federation := _decode_file(FEDERATION_FILE, path / "federation.json")) is not None:
         facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
-    return {**facts, "label": _label(config, facts["data"], partition)}
-
-
-def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | None) -> str:
-    """Return the method with its options, or only its name if it was made in Python or by another version."""
-    name, section, entry = str(config["method"]["name"]), config["data"], CATALOG.get(data)
-    if "own" in config:
-        return name
-    recommends = {}
-    if entry is not None and (partition is None or tuple(entry.classes) == partition.classes):
-        recommends = recommended_at_beta(entry.recommends, section["partition"], section["beta"])
+    recommends = CATALOG[facts["data"]].recommends if facts["data"] in CATALOG else {}
+    recommends = recommended_at_beta(recommends, data["partition"], data["beta"])
     try:
-        return method_label(make_config({"method": config["method"]}).method, recommends)
-    except FedBMError:
-        return name
+        label = method_label(make_config({"method": config["method"]}).method, recommends)
+    except FedBMError:  # it was made in Python, or by another version
+        label = facts["method"]
+    return {**facts, "label": label}
 
 
-def _decode_file(kind: type[T], path: Path, lengths: Lengths | None = None, remedy: str = "") -> T | None:
+def _decode_file(kind: type[T], path: Path, remedy: str = "") -> T | None:
     """Return what a JSON file contains, or None if there is no such file."""
-    return decode(kind, read_object(path, FORMAT, remedy), path, remedy, lengths) if path.is_file() else None
+    return decode(kind, read_object(path, FORMAT, remedy), path, remedy) if path.is_file() else None

@@ -45,7 +45,7 @@ from fedbm.runs.custom_method import check_name, load_method, with_method
 from fedbm.runs.failure import clear_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_runs
-from fedbm.runs.run_config import Config, find_method, is_reference, keys, make_config, to_sections, to_values
+from fedbm.runs.run_config import Config, find_method, is_reference, keys, make_config, override, to_values
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
@@ -98,13 +98,7 @@ def simulate(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
         )
     dataset = use_data(data, settings, partition is not None, body is not None)
-    method = load_method(method) if is_reference(method) else method
-    if isinstance(method, str):
-        config = make_config(to_sections({**settings, "method": find_method(method).name}))
-    else:
-        check_method_object(method, settings)
-        config = with_method(make_config(to_sections(settings)), method)
-    config = dataclasses.replace(config, arguments={flag: flag for flag in settings})
+    config = dataclasses.replace(configure(method, settings), arguments={flag: flag for flag in settings})
     objects: dict[str, Any] = {"dataset": dataset, "partition": partition, "make_body": body}
     return compute_run(config, progress_console(progress), on_event=on_event, callbacks=callbacks, **objects)
 
@@ -144,14 +138,24 @@ def compute_run(
     return read_run(path)
 
 
-def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
-    """Raise FedBMError if *method* is not a method object, or if *settings* contain options of it."""
+def configure(
+    method: str | Method, settings: Mapping[str, Any], base: Mapping[str, Mapping[str, Any]] | None = None
+) -> Config:
+    """Return the configuration of a method: a name, an object, or a class of the user's own as FILE.py:CLASS.
+
+    *settings* are values by flag. They win over *base*, the values of a configuration file.
+    """
+    if is_reference(method):
+        method = load_method(method)
+    if isinstance(method, str):
+        return make_config(override(base or {}, {**settings, "method": find_method(method).name}))
     if isinstance(method, type) or not isinstance(method, Method):
-        hint = f": write {method.__name__}()" if isinstance(method, type) else ""
-        raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}{hint}")
+        raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}. Add () to a class.")
     check_name(type(method))
-    if misplaced := list(to_sections(settings).get("method", {})):
+    values = override(base or {}, settings)
+    if misplaced := list(values.get("method", {})):
         raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
+    return with_method(make_config(values), method)
 
 
 def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bool, body: bool) -> Dataset | None:
@@ -161,14 +165,11 @@ def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bo
     """
     dataset = data if isinstance(data, Dataset) else None
     for key in keys():
-        if key.section == "model" and key.flag in settings and body:
-            raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")
-        if key.section != "data" or key.flag not in settings:
-            continue
-        if key.name in PARTITION_KEYS and partition:
-            raise FedBMError(f"{key.flag} has no effect on a partition that is already made. Remove it.")
-        if key.name not in PARTITION_KEYS and dataset is not None:
-            raise FedBMError(f"{key.flag} has no effect on a data set that is already loaded. Give it to load().")
+        is_made = partition if key.name in PARTITION_KEYS else dataset is not None
+        if key.flag in settings and ((key.section == "model" and body) or (key.section == "data" and is_made)):
+            raise FedBMError(
+                f"{key.flag} has no effect on data, a partition or a body that is already made. Remove it."
+            )
     if dataset is None:
         check_source(data)
         settings["data"] = str(data)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power failure. Windows cannot open folders, so nothing is done there."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Make a rename survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def lock_file(descriptor: int, wait: bool = False, shared: bool = False) -> None:
@@ -50,14 +49,7 @@ def lock_file(descriptor: int, wait: bool = False, shared: bool = False) -> None
 
     Several processes can have a *shared* lock on one file.
     """
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
 def check_replaceable(path: Path, begin: str) -> None:
@@ -104,7 +96,7 @@ def read_text(path: Path) -> str:
 def read_json(path: Path, remedy: str = "") -> Any:
     """Return the content of a JSON file. An error message ends with *remedy*."""
     try:
-        return json.loads(read_text(path), object_pairs_hook=_unique_keys)
+        return json.loads(read_text(path))
     except FedBMError as error:
         raise FedBMError(f"{error}{remedy}") from error
     except (ValueError, RecursionError) as error:  # not JSON, a number too long, or nested too deep
@@ -131,15 +123,6 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text.removeprefix("\ufeff"))  # some editors write this mark
     except (ValueError, RecursionError) as error:  # a number too long, or nested too deep
         raise FedBMError(f"{where} is not valid TOML: {error}") from error
-
-
-def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise ValueError for a repeated key, as in two files merged by hand, because one of its values would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {json.dumps(next(name for name in names if names.count(name) > 1))} occurs twice")
-    return found
 
 
 def sha256_file(path: Path) -> str:

@@ -84,15 +84,14 @@ class _Wrong(Exception):
     """What is wrong with a value."""
 
 
-def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths: Lengths | None = None) -> T:
+def decode(kind: type[T], value: Any, source: object, remedy: str = "") -> T:
     """Return *value* as an instance of *kind*; raise FedBMError naming the first wrong or missing key.
 
-    The message starts with *source*, the file, and ends with *remedy*. Pass the same *lengths* for several files if
-    their lists must have equal lengths.
+    The message starts with *source*, the file, and ends with *remedy*.
     """
     form: Any = kind
     try:
-        made: T = _reader(form)(value, "", {} if lengths is None else lengths)
+        made: T = _reader(form)(value, "", {})
     except _Wrong as wrong:
         raise FedBMError(f"{source}: {wrong}{remedy}") from wrong
     return made

@@ -79,13 +79,11 @@ def mean_ranks(values: Array) -> Array:
     >>> mean_ranks(np.array([[0.2], [0.1], [0.2]])).tolist()
     [[2.5], [1.0], [2.5]]
     """
-    ranks = np.empty(values.shape)
-    for place, order in enumerate(np.argsort(values, axis=0).T):
-        ordered = values[order, place]
-        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))  # of equal values
-        ends = np.append(starts[1:], len(ordered))
-        ranks[order, place] = np.repeat((starts + 1 + ends) / 2, ends - starts)
-    return ranks
+    ranks = []
+    for column in values.T:
+        _, group, counts = np.unique(column, return_inverse=True, return_counts=True)
+        ranks.append((counts.cumsum() - (counts - 1) / 2)[group])
+    return np.stack(ranks, axis=1)
 
 
 def score(truth: Array, probabilities: Array) -> tuple[dict[str, float | None], Array]:

@@ -57,18 +57,19 @@ def run_configs(configs: Sequence[Config], to: str, console: Console) -> None:
     from fedbm.report.write import make_report, report_path, save_report
     from fedbm.runs.method_comparison import run_grid
 
-    if to != configs[0].engine.out:  # the runs may create that folder
-        report_path(Path(to))  # before hours of computing
-    jobs, result = run_grid(configs, console)
+    path = Path(to)
+    if path != Path(configs[0].engine.out):  # the runs may create that folder
+        report_path(path)  # before hours of computing
+    jobs, failures = run_grid(configs, console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
-        raise FedBMError(result.failures[0])
+        raise FedBMError(failures[0])
     report = make_report(folders)
     for table in report_tables(report):
         console.print(table)
-    path = save_report(report, report_path(Path(to)))
-    console.print(f"report: {path.resolve()} (open it in a browser; it needs no network)")
-    check_failures(result.failures, len(jobs))
+    page = save_report(report, report_path(path))
+    console.print(f"report: {page.resolve()} (open it in a browser; it needs no network)")
+    check_failures(failures, len(jobs))
 
 
 def check_failures(failures: Sequence[str], runs: int) -> None:

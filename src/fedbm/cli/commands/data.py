@@ -198,7 +198,8 @@ def load_and_print(args: argparse.Namespace, console: Console, verify: bool = Fa
     from fedbm.runs.run_config import check_config, make_config, to_sections
 
     config = make_config(to_sections({**args.settings, "data": args.what}))
-    config = check_config(replace(config, arguments=switches(args.settings)))
+    config = replace(config, arguments=switches(args.settings))
+    check_config(config)
     with show_decoding(console) as progress:
         dataset = load_dataset(config, progress, verify)
     counts = dataset.counts()

@@ -67,12 +67,12 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     """Print the state of all runs, run those that remain, write records, and print the new state and tables."""
     from fedbm.experiments import reproduction
     from fedbm.experiments.outcomes import read_outcome
-    from fedbm.runs.batch import Budget, parse_duration
+    from fedbm.runs.batch import find_deadline
     from fedbm.runs.seed_list import parse_seeds
 
     if args.json and not args.plan:
         raise FedBMError("--json prints a plan. Add --plan, or remove --json to run the experiments.")
-    budget = Budget(parse_duration(args.budget) if args.budget else None)
+    deadline = find_deadline(args.budget)
     engine = reproduction.engine_settings(args.settings, args.folder)
     seeds = parse_seeds(args.seeds, "--seeds") if args.seeds else None
     plan = reproduction.plan_experiments(experiments, seeds, engine, args.only, Path(args.records), console)
@@ -84,7 +84,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
             print_json(plan.to_json())
         return
     runs = len(plan.jobs())
-    found = reproduction.run_experiments(plan, console, budget)
+    found = reproduction.run_experiments(plan, console, deadline)
     console.print("\nnow:")
     print_states(plan, console)
     for outcome in found.outcomes:

@@ -86,10 +86,10 @@ def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
             raise FedBMError(f"it answered for another {key} than it was asked for")
 
 
-def read_answer(kind: type[T], value: Any, what: str, lengths: dict[str, int] | None = None) -> T:
+def read_answer(kind: type[T], value: Any, what: str) -> T:
     """Return *value* as *kind*. The message does not repeat any part of an answer."""
     try:
-        return decode(kind, value, "the answer", lengths=lengths)
+        return decode(kind, value, "the answer")
     except (FedBMError, RecursionError):  # RecursionError: its values are nested too deep
         raise FedBMError(f"its {what} cannot be read") from None
 
@@ -125,7 +125,10 @@ def read_training(body: Mapping[str, Any]) -> TrainAnswer:
 
 def read_matrix(value: Any, classes: int) -> Array:
     """Return a confusion matrix as [K,K] counts."""
-    return np.array(read_answer(Matrix, value, "confusion matrix", {"classes": classes}), dtype=np.int64)
+    matrix = read_answer(Matrix, value, "confusion matrix")
+    if len(matrix) != classes:
+        raise FedBMError("its confusion matrix cannot be read")
+    return np.array(matrix, dtype=np.int64)
 
 
 def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces) -> State:

@@ -43,7 +43,7 @@ class Agreement:
 
 def agree(config: Config, options: FederationOptions) -> Agreement:
     """Return the task, the terms and the run's id; raise FedBMError if the run cannot be federated."""
-    config = check_config(config)
+    check_config(config)
     if all_methods().get(config.method.name) is not type(config.method) or config.method.central:
         raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method that is installed")
     if options.dp_noise:
