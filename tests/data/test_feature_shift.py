@@ -77,7 +77,7 @@ def test_the_shift_is_part_of_the_digest_and_survives_json() -> None:
     whole = hold_out(iid(np.arange(8), 4, seed=0), 1)
     partition = shift_features(whole, "noise", 0.3, seed=5)
     saved = json.loads(json.dumps(partition.to_json(TOY.labels, TOY.classes)))
-    again = parse_partition(saved)
+    again = parse_partition(saved, "saved")
     assert again.shift == partition.shift
     assert again.digest == partition.digest
     others = [whole, shift_features(whole, "noise", 0.4, 5), shift_features(whole, "blur", 0.3, 5)]

@@ -54,22 +54,20 @@ def by_column(
         if name not in columns[column]:
             near = did_you_mean(name, set(columns[column].tolist()))
             raise FedBMError(f'the column "{column}" has no value "{name}" to hold out{near}')
-    values, client_of = encode_labels(columns[column][train].tolist())
-    sizes = np.bincount(client_of)
-    if "" in values:
-        raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: fill it in')
-    trained = [number for number, value in enumerate(values) if value not in held_out]
-    if not trained:
+    own = columns[column][train]
+    values = [value for value in encode_labels(own.tolist())[0] if value not in held_out]
+    clients = [train[own == value] for value in values]
+    if not values:
         raise FedBMError(f'all values of the column "{column}" are held out: keep at least one to train on')
-    smallest = min(trained, key=lambda number: sizes[number])
-    if sizes[smallest] < min_samples:
-        raise FedBMError(
-            f'{column} "{values[smallest]}" has {sizes[smallest]} training samples, fewer than min_samples = '
-            f"{min_samples}: lower min_samples, or merge it with another {column} in the data"
-        )
-    settings = {"column": column, "values": [values[number] for number in trained], "min_samples": min_samples}
+    for value, client in zip(values, clients, strict=True):
+        if not value or len(client) < min_samples:
+            raise FedBMError(
+                f'{column} "{value}" has {len(client)} training samples: a client needs a name and min_samples = '
+                f"{min_samples}; fill the column in, lower min_samples, or merge values of {column}"
+            )
+    settings = {"column": column, "values": values, "min_samples": min_samples}
     return Partition(
-        [train[client_of == number] for number in trained],
+        clients,
         "column",
         settings | ({"held_out": held_out} if held_out else {}),
         held_out=[np.flatnonzero(columns[column] == value) for value in held_out],

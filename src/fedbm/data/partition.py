@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -15,12 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
-from fedbm.utils.io import digest_of, read_json
+from fedbm.utils.io import digest_of, read_object
 from fedbm.utils.json_records import Index, JsonRecord, Keys, Length, NonNegative, Range, decode
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
-NEEDS_LISTS = "a partition needs a list of sample numbers for each client, such as [[0, 3], [1, 2]]"
 MAX_DRAWN = 50  # clients in a notebook
 ShiftKind = Literal["brightness", "contrast", "blur", "noise"]
 SHIFTS: tuple[ShiftKind, ...] = get_args(ShiftKind)
@@ -91,13 +89,15 @@ class Partition:
     shift: Shift | None = None
 
     def __post_init__(self) -> None:
-        for name in ("clients", "held_out"):
-            clients = getattr(self, name)
-            if not isinstance(clients, Iterable):
-                raise FedBMError(NEEDS_LISTS)
-            object.__setattr__(self, name, tuple(map(_sort_samples, clients)))
-        if not self.clients:
-            raise FedBMError(NEEDS_LISTS)
+        try:
+            for name in ("clients", "held_out"):
+                object.__setattr__(self, name, tuple(map(_sort_samples, getattr(self, name))))
+            if not self.clients:
+                raise ValueError("no clients")
+        except (TypeError, ValueError) as error:  # other types, or lists of different lengths
+            raise FedBMError(
+                "a partition needs a list of sample numbers for each client, such as [[0, 3], [1, 2]]"
+            ) from error
 
     def __repr__(self) -> str:
         sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
@@ -159,12 +159,9 @@ def assignment_digest(clients: Any, held_out: Any = None, shift: Shift | None = 
     return digest_of({"clients": clients, **more, **({"shift": vars(shift)} if shift else {})})
 
 
-def parse_partition(value: Any, where: str = "the partition") -> Partition:
-    """Return the partition written by Partition.to_json. Only "format" and "clients" are required."""
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
-    found = decode(_File, value, where)
-    return Partition(**vars(found))
+def parse_partition(value: Any, where: str) -> Partition:
+    """Return the partition in the content of a file. Only "clients" is required."""
+    return Partition(**vars(decode(_File, value, where)))
 
 
 def load_partition(path: Path, dataset: Dataset) -> Partition:
@@ -188,7 +185,7 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
         >>> len(fedbm.load_partition(run.path / "partition.json", fedbm.load("digits", size=16)).clients)
         5
     """
-    value = read_json(path)
+    value = read_object(path, FORMAT)
     partition = parse_partition(value, str(path))
     check_partition(partition, dataset, str(path))
     assigned = np.concatenate([*partition.clients, *partition.held_out])
@@ -260,11 +257,11 @@ def hold_out(partition: Partition, count: int) -> Partition:
         Partition(iid: 3 clients with 15 samples, 1 held out)
     """
     kept = len(partition.clients) - count
-    if partition.kind == "column":
-        raise FedBMError("the clients are values of a column: hold some out by name, by_column(held_out=…)")
-    if partition.held_out or count < 1 or kept < 1:
-        state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
-        raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")
+    if partition.kind == "column" or partition.held_out or count < 1 or kept < 1:
+        raise FedBMError(
+            f"cannot hold out {count} of {len(partition.clients)} clients: at least 1 must train, none may be held out "
+            "already, and values of a column are held out by name, by_column(held_out=…)"
+        )
     return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
 
 
@@ -294,9 +291,8 @@ def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sort_samples(samples: ArrayLike) -> Ints:
-    """Return a client's sample numbers in ascending order. Raise FedBMError if they are not whole numbers."""
-    with suppress(ValueError):  # lists of different lengths
-        numbers = np.asarray(samples)
-        if numbers.ndim == 1 and (numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer)):
-            return np.sort(numbers.astype(np.int64))
-    raise FedBMError(NEEDS_LISTS)
+    """Return a client's sample numbers in ascending order."""
+    numbers = np.asarray(samples)
+    if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
+        raise ValueError("not whole numbers")
+    return np.sort(numbers.astype(np.int64))
