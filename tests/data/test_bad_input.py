@@ -54,11 +54,6 @@ def wrong_split_value(root: Path) -> Path:
     return root / "t.csv"
 
 
-def link_to_itself(root: Path) -> Path:
-    (flat_folder(root) / "cat" / "all").symlink_to(root, target_is_directory=True)
-    return root
-
-
 def zip_that_points_outside(root: Path) -> Path:
     return make_zip(root.with_suffix(".zip"), FLAT | {"../../evil.png": png()})
 
@@ -66,7 +61,10 @@ def zip_that_points_outside(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (empty_folder, "Клиника é contains no folders: it should contain one folder of images per class"),
+        (
+            empty_folder,
+            "Клиника é should contain one folder of images per class, .* but it has 0 images in such folders",
+        ),
         (one_class, r"Клиника é has 1 class \(cat\), but at least 2 are needed"),
         (
             unreadable_file,
@@ -76,13 +74,12 @@ def zip_that_points_outside(root: Path) -> Path:
         (duplicate_ids, 't.csv contains the sample "dog/1.png" twice: names must be unique, so remove one'),
         (
             wrong_split_name,
-            r'has no folder for val but has a folder "validate" \(did you mean "validation"\?\): it should contain',
+            r'has the folders test, train, validate \(did you mean "validation"\?\): it should contain one train',
         ),
         (
             wrong_split_value,
             r'the split of cat/1.png in .* is "tset" \(did you mean "test"\?\): it must be train, val or test',
         ),
-        (link_to_itself, 'has a folder inside a class folder, "cat/all"'),
         (zip_that_points_outside, 'has a member "../../evil.png" outside of the archive: do not trust it'),
     ],
 )

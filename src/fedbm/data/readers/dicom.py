@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbm.data.readers.file_tree import IMAGE_ENDINGS
 from fedbm.data.readers.sample_index import Encoded, Frame, SampleIndex, load_bytes, text_array
 from fedbm.data.splits import find_group_columns
 from fedbm.errors import FedBMError
@@ -24,7 +25,6 @@ from fedbm.utils.text import format_count
 
 MISSING = 'reading it needs pydicom: pip install "fedbm[dicom]"'
 _MAGIC = slice(128, 132)  # these bytes of a DICOM file are DICM
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")  # such files are not opened to look
 
 
 def is_dicom(content: bytes | Path) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers import femnist, folder, npz, table
-from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
+from fedbm.data.readers.file_tree import FileTree, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source, load_bytes
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
@@ -118,11 +118,10 @@ def _find_reader(path: Path, seed: int) -> Source:
     if ending == ".npz" and zipfile.is_zipfile(path):
         return _find_arrays(path, seed)
     tree = _open_tree(path)
-    root = "" if path.is_dir() else find_image_root(tree)
-    for path_in_tree in tree.files(root):
-        if basename(path_in_tree).lower() in _HAM10000_TABLES:
-            return _find_ham10000(tree, path_in_tree)
-    return folder.find(tree, root)
+    for file in tree.files:
+        if file.lower() in _HAM10000_TABLES:
+            return _find_ham10000(tree, file)
+    return folder.find(tree)
 
 
 def _find_ham10000(tree: FileTree, metadata: str) -> Source:

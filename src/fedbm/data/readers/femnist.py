@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.data.readers.dicom import IMAGE_ENDINGS
-from fedbm.data.readers.file_tree import file_stamp, is_visible
+from fedbm.data.readers.file_tree import IMAGE_ENDINGS, file_stamp, is_visible
 from fedbm.data.readers.npz import scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
