@@ -70,7 +70,7 @@ def zip_that_points_outside(root: Path) -> Path:
             unreadable_file,
             r'1 of 7 images cannot be read, .* cat/3.jpg \(.*\): repair or remove them, or use on_bad_file = "skip"',
         ),
-        (unknown_label, "bloodmnist.npz has an image with label 8, but the labels of bloodmnist are 0 to 7"),
+        (unknown_label, "bloodmnist.npz has the wrong content: the labels 0 to 8 are not from 0 to 7"),
         (duplicate_ids, 't.csv contains the sample "dog/1.png" twice: names must be unique, so remove one'),
         (
             wrong_split_name,

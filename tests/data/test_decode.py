@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import warnings
 from dataclasses import replace
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -168,34 +166,21 @@ def test_values_without_a_usual_range_need_one() -> None:
         decode_image(large, 16, 1)
 
 
-def save_grey(root, level: int) -> None:
-    for name in ("cat", "dog"):
-        (root / name).mkdir(parents=True)
-        for i in range(3):
-            Image.fromarray(np.full((20, 20), level - i, dtype=np.uint16)).save(root / name / f"{i}.png")
-
-
-def test_twelve_bits_in_files_of_sixteen_are_noted(tmp_path) -> None:
-    save_grey(tmp_path / "ct", 4000)
-    data = load(tmp_path / "ct", size=16, cache=tmp_path / "cache")
-    (note,) = [note for note in data.notes if "16 bits" in note]
-    assert note.startswith("6 images have 16 bits, but no value is above 4000, so only 16 of 256 grey levels remain")
-    assert note.endswith(": use --value-range 0,4095")
-    data = load(tmp_path / "ct", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
-    assert data.images[0, 0, 0, 0] == round(255 * 4000 / 4095)
-    assert data.value_range == (0, 4095)
-    assert not any("16 bits" in note for note in data.notes)
-    save_grey(tmp_path / "true", 60000)
-    assert not any("16 bits" in note for note in load(tmp_path / "true", size=16, cache=tmp_path / "cache").notes)
-
-
-def test_a_value_range_without_effect_or_order_is_refused(tmp_path) -> None:
+def test_a_value_range_without_order_is_refused(tmp_path) -> None:
     flat_folder(tmp_path / "pets")
-    with pytest.raises(FedBMError, match="value_range has no effect, because no image is grey with more than 8 bits"):
-        load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
     for wrong, shown in (((5, 1), "5,1"), ((0, float("inf")), "0,inf")):
         with pytest.raises(FedBMError, match=f"value_range must be LOW,HIGH, such as 0,4095, not {shown}"):
             load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=wrong)
+
+
+def test_a_value_range_is_kept_for_predictions(tmp_path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "ct" / name).mkdir(parents=True)
+        for i in range(3):
+            Image.fromarray(np.full((20, 20), 4000 - i, dtype=np.uint16)).save(tmp_path / "ct" / name / f"{i}.png")
+    data = load(tmp_path / "ct", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
+    assert data.images[0, 0, 0, 0] == round(255 * 4000 / 4095)
+    assert data.value_range == (0, 4095)
 
 
 def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:
@@ -204,22 +189,3 @@ def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:
     pages[0].save(tmp_path / "pets" / "cat" / "stack.tif", save_all=True, append_images=pages[1:])
     data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
     assert data.images[3, 0, 0, 0] == 50
-    assert "1 TIFF files have several pages: only the first page is used" in data.notes
-
-
-def test_nothing_waits_for_a_named_pipe(tmp_path) -> None:
-    """Neither for one among the images nor for one in place of a data set."""
-    pipe = tmp_path / "pipe.png"
-    os.mkfifo(pipe)
-    found: list[str] = []
-
-    def read() -> None:
-        for use in (lambda: decode_image(pipe, 16, 1), lambda: load(pipe, size=16)):
-            with pytest.raises((DecodeError, FedBMError)) as error:
-                use()
-            found.append(str(error.value))
-
-    thread = Thread(target=read, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert found == ["a named pipe, not a file", f"{pipe} is a named pipe: give a file or a folder"]

@@ -185,7 +185,7 @@ def make_subsets_without_classes(root: Path) -> None:
         ),
         (make_patients_in_all_classes, r"2 in deeper ones \(cat/patient/1.png and 1 more\)"),
         (make_class_of_one_folder, r"has 6 images in such folders and 1 in deeper ones \(mouse/patient/1.png\)"),
-        (make_empty_class, 'class "mouse" of .* has 0 images'),
+        (make_empty_class, 'too few images of class "mouse": 0'),
         (make_class_not_in_train, 'has no training image of class "mouse"'),
         (make_empty_train_class, 'has no training image of class "mouse"'),
         (make_no_train, "has the folders test, val: it should contain one train"),
@@ -210,10 +210,7 @@ def test_val_is_cut_from_train_if_there_is_none(tmp_path) -> None:
     data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
     assert data.counts().tolist() == [[14, 14], [2, 2], [4, 4]]
     assert [str(name)[:7] for name in data.ids[data.split == 2]] == ["Testing"] * 8
-    assert (
-        "pets has no val images: 4 of its 32 train images became val, an eighth of each class, with seed 0"
-        in data.notes
-    )
+    assert "pets has no val images: 4 of its 32 train images became val, with seed 0" in data.notes
 
 
 @pytest.mark.parametrize("present", [("train",), ("train", "val"), ("train", "val", "test")])
@@ -250,7 +247,7 @@ def test_a_class_without_images_is_refused_also_if_there_is_a_prepared_copy(tmp_
     flat_folder(tmp_path / "pets")
     load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
     (tmp_path / "pets" / "cow").mkdir()
-    with pytest.raises(FedBMError, match='class "cow" of pets has 0 images'):
+    with pytest.raises(FedBMError, match='pets has too few images of class "cow": 0'):
         load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
 
 

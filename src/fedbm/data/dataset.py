@@ -225,9 +225,8 @@ def load(
         "group": group,
         "split_seed": split_seed,
         "on_bad_file": on_bad_file,
-        # Only if they are set, so that copies prepared by older versions are found.
-        **{key: value for key, value in columns.items() if value and key != "labels"},
-        **({"value_range": list(value_range)} if value_range else {}),
+        "columns": [path_column, label_column],
+        "value_range": value_range,
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)

@@ -21,7 +21,6 @@ from fedbm.data.readers.file_tree import IMAGE_ENDINGS
 from fedbm.data.readers.sample_index import Encoded, Frame, SampleIndex, load_bytes, text_array
 from fedbm.data.splits import find_group_columns
 from fedbm.errors import FedBMError
-from fedbm.utils.text import format_count
 
 MISSING = 'reading it needs pydicom: pip install "fedbm[dicom]"'
 _MAGIC = slice(128, 132)  # these bytes of a DICOM file are DICM
@@ -31,8 +30,6 @@ def is_dicom(content: bytes | Path) -> bool:
     """Return whether a file is DICOM. Its name does not matter: many DICOM files have no ending."""
     if isinstance(content, bytes):
         return content[_MAGIC] == b"DICM"
-    if content.is_fifo():  # reading it would wait for a program that writes to it
-        raise OSError("a named pipe, not a file")
     with content.open("rb") as stream:
         return stream.read(_MAGIC.stop)[_MAGIC] == b"DICM"
 
@@ -63,18 +60,16 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
 
     expanded = index.select(file_of)
     columns = dict(expanded.columns)
-    notes = [f"{format_count(len(headers), 'file is', 'files are')} DICOM"]
     if not any(name.lower().startswith("patient") for name in find_group_columns(columns)):
         patients: list[str | int] = [headers[i][1] if i in headers and headers[i][1] else i for i in range(len(counts))]
         number_of = {patient: number for number, patient in enumerate(dict.fromkeys(patients), start=1)}
         columns["patient"] = text_array([number_of[patients[i]] for i in file_of])
-        if unknown := sum(not header[1] for header in headers.values()):
-            notes.append(f"{unknown} of them have no PatientID, and each counts as a patient of its own")
-    if (counts > 1).any():
-        frames = counts[counts > 1]
-        notes.append(f"{len(frames)} of them contain {frames.sum()} frames, and each frame is a sample")
-    if burnt := sum(header[2] for header in headers.values()):
-        notes.append(f"{burnt} of them declare text in the image, which may name patients or give the label away")
+    unknown, burnt = sum(not header[1] for header in headers.values()), sum(header[2] for header in headers.values())
+    note = (
+        f"{len(headers)} files are DICOM: {unknown} without PatientID (each counts as a patient), {(counts > 1).sum()} "
+        f"with several frames (each is a sample), {burnt} with text in the image, which may name patients or give the "
+        "label away"
+    )
     return replace(
         expanded,
         ids=[
@@ -83,7 +78,7 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
         ],
         stream=stream,
         columns=columns,
-        notes=(*index.notes, "; ".join(notes)),
+        notes=(*index.notes, note),
     )
 
 

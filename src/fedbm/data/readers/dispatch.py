@@ -18,7 +18,7 @@ from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers import femnist, folder, npz, table
 from fedbm.data.readers.file_tree import FileTree, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source, load_bytes
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of
 from fedbm.utils.plugins import Plugin, check_usable, load_plugins
 
@@ -35,8 +35,6 @@ def detect(
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
         raise FedBMError(f"{path} does not exist or cannot be accessed{did_you_mean(path.name, siblings)}")
-    if path.is_fifo():  # opening it would wait for a program that writes to it
-        raise FedBMError(f"{path} is a named pipe: give a file or a folder")
     if not path.is_dir():
         path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if table.is_table(path):
@@ -131,13 +129,13 @@ def _find_ham10000(tree: FileTree, metadata: str) -> Source:
     """
     where = f"{metadata} in {tree.where}"
     rows = table.parse_table(load_bytes(next(tree.stream([metadata]))[1]), where)
-    if "lesion_id" not in rows:
-        raise FedBMError(f"{where} has no column lesion_id{did_you_mean('lesion_id', rows)}: download the table again")
     source = table.find(Path(where), "image_id", "dx", tree, rows)
     index, known = source.scan(), tuple(CATALOG["ham10000"].classes)
-    if index.classes != known:
-        found = join_words(index.classes, "and")
-        raise FedBMError(f"{where} has the diagnoses {found}, not {join_words(known, 'and')}: download the table again")
+    if index.classes != known or "lesion_id" not in index.columns:
+        raise FedBMError(
+            f"{where} must have a column lesion_id and the diagnoses {', '.join(known)}, but it has the columns "
+            f"{', '.join(rows)} and the diagnoses {', '.join(index.classes)}: download the table again"
+        )
     note = "HAM10000's own files do not contain DermaMNIST's published split: use DermaMNIST's .npz to compare with it"
     ids = list(map(basename, index.ids))
     return Source(source.fingerprint, lambda: replace(index, ids=ids, catalog_name="ham10000", notes=(note,)))
@@ -166,15 +164,15 @@ def _open_tree(path: Path) -> FileTree:
 def _find_arrays(path: Path, seed: int) -> Source:
     keys = npz.array_names(path)
     name = path.stem.lower().partition("_")[0]  # the size may follow: bloodmnist.npz, bloodmnist_128.npz
-    if "jpeg" in keys or "offsets" in keys:
+    if keys >= npz.JPEG_ARRAYS:
         return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
-    if keys >= {"images", "labels", "classes", "writer"} and name == "chars74k":
+    if keys >= {*npz.PIXEL_ARRAYS, "writer"} and name == "chars74k":
         return Source(npz.fingerprint(path, name, str(seed)), lambda: femnist.scan_chars74k(path, seed))
-    if keys >= {"images", "labels", "classes"}:
+    if keys >= npz.PIXEL_ARRAYS:
         return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
-    if any(key.startswith(("train_", "val_", "test_")) for key in keys):
+    if keys >= npz.MEDMNIST_ARRAYS:
         return Source(npz.fingerprint(path, "MedMNIST", name), lambda: npz.scan_medmnist(path, name))
     raise FedBMError(
-        f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
+        f"{path} contains the arrays {', '.join(sorted(keys))}, but it must contain "
         f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {npz.MEDMNIST_LAYOUT}"
     )
