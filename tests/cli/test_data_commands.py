@@ -137,7 +137,7 @@ def test_inspect_names_what_cannot_be_read(fedbm: Command, scans: Path, tmp_path
     assert not (tmp_path / "seen").exists()
     status, out, err = fedbm(*words, "--on-bad-file", "skip")
     assert (status, err) == (0, "")
-    assert "note: skipped 1 unreadable image, the first is cyst/notes" in out.splitlines()
+    assert "note: skipped unreadable images: 1, the first is cyst/notes" in out.splitlines()
 
 
 def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_help_teaches(fedbm: Command) -> None:
         ("inspect digits --label-column dx", "path_column and label_column have no effect on digits: remove them"),
         ("inspect digits --value-range -5,x", 'value_range must be a number, not "x"'),
         ("inspect digits --value-range -5,-9", "value_range must be LOW,HIGH, such as 0,4095, not -5,-9"),
-        ("inspect digits --mean 0.5 --std 0.1,0.1", "mean and std must have 1 number each, one per channel"),
+        ("inspect digits --mean 0.5 --std 0.1,0.1", "mean and std must have one number per channel, here 1"),
         ("inspect digits --normalise self", "normalise must be fixed or own"),
         ("inspect digits --size 30", "image size 30 is not supported: use a multiple of 4 from 16 up"),
         (

@@ -361,8 +361,8 @@ def test_normalisation_may_be_measured_or_given(folder, cache) -> None:
             'group = "patient" has no effect with split = "official": use split = "grouped"',
         ),
         ({"split": "official"}, "clinic has no split of its own"),
-        ({"mean": (0.5, 0.5, 0.5)}, "mean and std must have 3 numbers each, one per channel"),
-        ({"mean": (0.5,), "std": (0.5,)}, "mean and std must have 3 numbers each, one per channel"),
+        ({"mean": (0.5, 0.5, 0.5)}, "mean and std must have one number per channel, here 3"),
+        ({"mean": (0.5,), "std": (0.5,)}, "mean and std must have one number per channel, here 3"),
         ({"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0)}, "and std must be above 0"),
         (
             {"mean": (0.5,) * 3, "std": (1,) * 3, "normalise": "own"},
@@ -415,7 +415,7 @@ def test_skipped_files_are_noted_and_must_not_empty_a_class(folder, cache) -> No
     for i in range(10):
         (folder / "z-line" / f"{i}.png").write_bytes(b"" if i >= 5 else (folder / "z-line/0.png").read_bytes())
     data = load(folder, size=16, cache=cache, on_bad_file="skip")
-    assert data.notes[-1] == "skipped 5 unreadable images, the first is z-line/5.png"
+    assert data.notes[-1] == "skipped unreadable images: 5, the first is z-line/5.png"
     assert load(folder, size=16, cache=cache, on_bad_file="skip").notes == data.notes
     for i in range(4):
         (folder / "z-line" / f"{i}.png").write_bytes(b"")

@@ -16,8 +16,6 @@ from fedbm.data.readers.sample_index import SampleIndex, encode_labels, text_arr
 from fedbm.data.splits import SPLIT_CODES, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 
-VALUES = "use uint8 from 0 to 255, or floating-point numbers from 0 to 1"
-
 
 def from_arrays(
     images: ArrayLike,
@@ -145,39 +143,36 @@ def to_pixels(given: ArrayLike, what: str) -> NDArray[np.uint8]:
         images = images[..., None]
     elif images.ndim == 4 and shape[3] not in (1, 3):
         images = np.moveaxis(images, 1, 3)
-    problem = ""
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in shape:
-        problem = (
-            f"the shape {list(shape)}: use [n, height, width], or that with 1 or 3 channels as second or last axis"
+        raise FedBMError(
+            f"{what} has the shape {list(shape)}: use [n, height, width], or that with 1 or 3 channels as second or "
+            "last axis"
         )
-    elif images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
-        problem = f"{images.dtype} values: {VALUES}"
-    elif images.dtype != np.uint8 and not np.isfinite(images).all():
-        problem = "NaN or infinite values: replace them"
-    elif images.dtype != np.uint8 and (images.min() < 0 or images.max() > 1):
-        problem = f"values from {images.min():g} to {images.max():g}: {VALUES}, and undo a normalisation"
-    if problem:
-        raise FedBMError(f"{what} has {problem}")
+    is_scaled = np.issubdtype(images.dtype, np.floating) and images.min() >= 0 and images.max() <= 1
+    if images.dtype != np.uint8 and not is_scaled:
+        raise FedBMError(
+            f"{what} has {images.dtype} values: use uint8 from 0 to 255, or floating-point numbers from 0 to 1 without "
+            "NaN; undo a normalisation"
+        )
     scaled = images if images.dtype == np.uint8 else np.rint(images * 255).astype(np.uint8)
     return np.require(scaled, requirements=("C", "W"))
 
 
 def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return class names and the class number of each image."""
-    labels = _to_array(given, "labels", count)
-    if labels.dtype.kind in "OT" and all(isinstance(label, str) for label in labels):  # texts of pandas and NumPy 2
-        labels = np.array(labels.tolist(), dtype=np.str_)
-    if labels.dtype.kind == "U" and classes is None:
-        return encode_labels(labels.tolist())
-    if labels.dtype.kind not in "Uiu":
-        raise FedBMError(f"labels are {labels.dtype}: use whole numbers from 0 up, or class names")
-    if classes is None and labels.max() >= count:  # names of so many classes may not fit into memory
-        raise FedBMError(f"labels contain {labels.max()}, but there are {count} images: number the classes from 0 up")
-    names = tuple(map(str, range(int(labels.max()) + 1) if classes is None else classes))
+    labels = _to_array(given, "labels", count).tolist()
+    if classes is None and all(isinstance(label, str) for label in labels):
+        return encode_labels(labels)
+    if classes is None:
+        largest = max((label for label in labels if isinstance(label, int)), default=-1)
+        if largest >= count:  # names of so many classes may not fit into memory
+            raise FedBMError(f"labels contain {largest}, but there are {count} images: number the classes from 0 up")
+        classes = [str(number) for number in range(largest + 1)]
+    names = tuple(map(str, classes))
     if len(set(names)) < len(names):
         raise FedBMError(f"classes are {', '.join(names)}: give every class a name of its own")
     number_of = {key: k for k, name in enumerate(names) for key in (k, name)}
-    numbers = [number_of.get(label, -1) for label in labels.tolist()]
+    numbers = [number_of.get(label, -1) for label in labels]
     if -1 in numbers:
         wrong = labels[first := numbers.index(-1)]
         raise FedBMError(

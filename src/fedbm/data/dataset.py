@@ -26,7 +26,7 @@ from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
-from fedbm.utils.text import format_count, make_html
+from fedbm.utils.text import make_html
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,11 +198,7 @@ def load(
                     f'the column "{differing[0]}" has other values in {table.name} than in {name}: rename or remove one'
                 )
             index = replace(index, columns={**index.columns, **joined})
-        files, index = len(index.ids), expand_frames(index)
-        if split == "stratified" and len(index.ids) > files:
-            raise FedBMError(
-                f'{name} has files of several frames, which split = "stratified" would separate: use grouped'
-            )
+        index = expand_frames(index)
         entry, _ = _match_entry(name, index, concepts)
         # Refuse mistakes before decoding, which may take long.
         concept_texts(entry, concepts)
@@ -230,25 +226,24 @@ def load(
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
-    dataset = make_dataset(name, prepared, concepts)
-    rebuilt = (f"the prepared copy {place} was damaged ({damage}) and was rebuilt",) if damage else ()
-    dataset = replace(dataset, value_range=value_range, notes=dataset.notes + rebuilt)
-    if normalise == "own":
-        return _normalise_by_own(dataset, name)
-    statistics = choose_statistics(dataset, dataset.shape[0], mean, std)
-    return replace(dataset, mean=statistics[0], std=statistics[1])
+    dataset = replace(make_dataset(name, prepared, concepts, mean, std), value_range=value_range)
+    if damage:
+        note = f"the prepared copy {place} was damaged ({damage}) and was rebuilt"
+        dataset = replace(dataset, notes=(*dataset.notes, note))
+    return _normalise_by_own(dataset, name) if normalise == "own" else dataset
 
 
-def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> Dataset:
+def make_dataset(
+    name: str, prepared: Decoded, concepts: Mapping[str, str], mean: Sequence[float] = (), std: Sequence[float] = ()
+) -> Dataset:
     """Return the data set of prepared images, with what the catalogue knows about its classes."""
     index = prepared.index
     assert index.split is not None
     entry, notes = _match_entry(name, index, concepts)
     notes += index.notes
     if prepared.skipped:
-        count = format_count(len(prepared.skipped), "unreadable image")
-        notes.append(f"skipped {count}, the first is {prepared.skipped[0]}")
-    mean, std = choose_statistics(entry, prepared.images.shape[3])
+        notes.append(f"skipped unreadable images: {len(prepared.skipped)}, the first is {prepared.skipped[0]}")
+    mean, std = choose_statistics(entry, prepared.images.shape[3], mean, std)
     return Dataset(
         name=entry.name,
         classes=index.classes,
@@ -378,9 +373,7 @@ def choose_statistics(
     if not mean and not std:
         return (sum(source.mean) / len(source.mean),) * channels, (sum(source.std) / len(source.std),) * channels
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
-        raise FedBMError(
-            f"mean and std must have {format_count(channels, 'number')} each, one per channel, and std must be above 0"
-        )
+        raise FedBMError(f"mean and std must have one number per channel, here {channels}, and std must be above 0")
     return tuple(mean), tuple(std)
 
 
