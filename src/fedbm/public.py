@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fedbm.data.arrays import from_arrays, from_torch
-from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.inspect import inspect
 from fedbm.data.partition import Partition, hold_out, load_partition
-from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
+from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, iid, quantity, shards
 from fedbm.errors import FedBMError
 from fedbm.experiments.reproduction import Reproduction, reproduce
 from fedbm.language.bundled import load_bundled

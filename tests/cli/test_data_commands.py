@@ -283,8 +283,14 @@ def test_help_teaches(fedbm: Command) -> None:
             "partition digits --partition column --partition-column site",
             'the data has no column "site": there are none',
         ),
-        ("digits --partition classes --classes-per-client 11", "classes_per_client is 11, but it must be from 1 to"),
-        ("digits --partition classes --clients 3", "3 clients with 2 classes each cannot cover all 10 classes"),
+        (
+            "digits --partition classes --classes-per-client 11",
+            "classes_per_client is 11, but with 10 clients and 10 classes it must be from 1 to 10",
+        ),
+        (
+            "digits --partition classes --clients 3",
+            "classes_per_client is 2, but with 3 clients and 10 classes it must be from 4 to 10",
+        ),
         ("digits --partition shards --shards-per-client 200", "1258 training samples cannot be cut into 2000 shards"),
         ("digits --partition shards --classes-per-client 2", "only applies if partition is classes, but it is shards"),
         ("digits --held-out -1", "held_out must be at least 0, not -1"),

@@ -68,7 +68,7 @@ def zip_that_points_outside(root: Path) -> Path:
         (one_class, r"Клиника é has 1 class \(cat\), but at least 2 are needed"),
         (
             unreadable_file,
-            r'1 of 7 images cannot be read, .* cat/3.jpg \(.*\): repair or remove them, or use on_bad_file = "skip"',
+            r'1 of 7 images cannot be read, .* cat/3.jpg \(.*\): use JPEG, .* or use on_bad_file = "skip"',
         ),
         (unknown_label, "bloodmnist.npz has the wrong content: the labels 0 to 8 are not from 0 to 7"),
         (duplicate_ids, 't.csv contains the sample "dog/1.png" twice: names must be unique, so remove one'),

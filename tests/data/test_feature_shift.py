@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from pictures import make_dataset
 
-from fedbm.data.column_partitioner import by_column
 from fedbm.data.feature_shift import change, shift_features, shift_images
 from fedbm.data.partition import Partition, hold_out, parse_partition
-from fedbm.data.partitioners import iid
+from fedbm.data.partitioners import by_column, iid
 from fedbm.errors import FedBMError
 
 RNG = np.random.default_rng(0)

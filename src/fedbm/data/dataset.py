@@ -256,7 +256,7 @@ def make_dataset(
         std=std,
         hflip=entry.hflip,
         vflip=entry.vflip,
-        recommends=_select_recommendations(entry, index.columns),
+        recommends=entry.recommends,
         checksum=prepared.checksum,
         notes=tuple(notes),
         ids=text_array(index.ids),
@@ -355,13 +355,6 @@ def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
         if not text.strip():
             raise FedBMError(f'the concept text of class "{name}" is empty: describe the class in a few words')
     return tuple(given.get(name, text) for name, text in entry.classes.items())
-
-
-def _select_recommendations(entry: Entry, columns: Mapping[str, object]) -> Recommends:
-    """Return the entry's recommendations, without a partition by a column that these samples do not have."""
-    if entry.recommends.get("partition_column") in (None, *columns):
-        return entry.recommends
-    return {key: value for key, value in entry.recommends.items() if key not in ("partition", "partition_column")}
 
 
 def choose_statistics(

@@ -8,8 +8,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,11 +94,10 @@ def _decode(
         if image.mode.startswith(("I", "F")):  # grey of 16 or 32 bits, which convert() would clip at 255
             values = np.asarray(image)
             low, high = values.min(), values.max()
-            if not np.isfinite([low, high]).all():
-                raise DecodeError("values that are not finite numbers, such as NaN")
-            if not value_range and (image.mode == "F" or low < 0 or high > MAX_16_BIT):
+            usual = image.mode != "F" and low >= 0 and high <= MAX_16_BIT
+            if not (np.isfinite([low, high]).all() if value_range else usual):
                 raise DecodeError(
-                    f"values from {low:g} to {high:g}, use --value-range LOW,HIGH to choose black and white"
+                    f"values from {low:g} to {high:g}, which need --value-range LOW,HIGH if they are numbers"
                 )
             image = Image.fromarray(_scale(values, *value_range) if value_range else (values >> 8).astype(np.uint8))
         side = max(image.size)
@@ -157,34 +155,14 @@ def decode_images(
     largest = int(sides.max(initial=0))
     if not problems:
         return Decoded(images, index, (), largest)
-    _check_problems(index, problems, on_bad_file)
-    good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
-    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)), largest)
-
-
-def _check_problems(index: SampleIndex, problems: Mapping[int, str], on_bad_file: BadFiles) -> None:
-    """Raise FedBMError if bad files are refused, or if skipping them would leave a class without images."""
-    first, count = min(problems), len(index.ids)
-    example = f"{index.ids[first]} ({problems[first]})"
-    if len(problems) == count:
-        kinds = Counter(os.path.splitext(name)[1] or "no ending" for name in index.ids).most_common(3)
-        endings = ", ".join(f"{number} × {ending}" for ending, number in kinds)
-        raise FedBMError(
-            f"none of the {count} files is a readable image ({endings}), the first is {example}: use JPEG, PNG, "
-            "TIFF, BMP, WebP or DICOM"
-        )
     if on_bad_file == "refuse":
         raise FedBMError(
-            f"{len(problems)} of {count} images cannot be read, the first is {example}: repair or remove them, or use "
+            f"{len(problems)} of {count} images cannot be read, the first is {index.ids[min(problems)]} "
+            f"({problems[min(problems)]}): use JPEG, PNG, TIFF, BMP, WebP or DICOM, repair or remove them, or use "
             'on_bad_file = "skip" (--on-bad-file skip)'
         )
-    for label, name in enumerate(index.classes):
-        members = np.flatnonzero(index.labels == label).tolist()
-        if members and all(i in problems for i in members):
-            raise FedBMError(
-                f'none of the {len(members)} images of class "{name}" can be read, the first is '
-                f"{index.ids[members[0]]} ({problems[members[0]]}): repair them, or remove the class"
-            )
+    good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
+    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)), largest)
 
 
 def round_up_size(side: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,7 @@ from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
 MAX_DRAWN = 50  # clients in a notebook
+MAX_SOURCES = 20  # clinics or scanners; hundreds of writers are not scored one by one
 ShiftKind = Literal["brightness", "contrast", "blur", "noise"]
 SHIFTS: tuple[ShiftKind, ...] = get_args(ShiftKind)
 Number = Annotated[int, Range(0, 2**63 - 1)]  # of a sample or client
@@ -212,16 +213,13 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
             raise FedBMError(f"client {place} of {where} has no samples: give it some or remove it")
     if partition.shift is not None and (levels := len(partition.shift.levels)) != len(everyone):
         raise FedBMError(f"{where} has {levels} levels of its feature shift for {len(everyone)} clients")
+    for clients, subset, allowed in (
+        (partition.clients, "training ", dataset.indices("train")),
+        (partition.held_out, "", np.arange(len(dataset.labels))),
+    ):
+        if len(foreign := np.setdiff1d(np.concatenate([np.empty(0, np.int64), *clients]), allowed)):
+            raise FedBMError(f"{where} assigns sample {foreign[0]}, which is not a {subset}sample of {dataset.name}")
     assigned = np.concatenate(everyone)
-    outside = assigned[(assigned < 0) | (assigned >= len(dataset.labels))]
-    if len(outside):
-        raise FedBMError(
-            f"{where} contains sample {outside[0]}, but {dataset.name} has samples 0 to {len(dataset.labels) - 1}"
-        )
-    trained = np.concatenate(partition.clients)
-    foreign = trained[dataset.split[trained] != 0]
-    if len(foreign):
-        raise FedBMError(f"{where} assigns sample {foreign[0]} to a client, but it is not a training sample")
     samples, times = np.unique(assigned, return_counts=True)
     if (times > 1).any():
         raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
@@ -263,6 +261,37 @@ def hold_out(partition: Partition, count: int) -> Partition:
             "already, and values of a column are held out by name, by_column(held_out=…)"
         )
     return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
+
+
+class Sources(NamedTuple):
+    """The values of the column, and the number of each image's value."""
+
+    names: tuple[str, ...]
+    numbers: Ints
+
+
+def find_sources(dataset: Dataset, partition: Partition) -> Sources | None:
+    """Return the column's value for each test image, without the images of held-out clients.
+
+    Values are in the order of the clients; a value without training images comes last. Return None if the clients are
+    not the values of a column, or if there are more than MAX_SOURCES values.
+    """
+    if (column := column_of(dataset, partition)) is None:
+        return None
+    values = dataset.columns[column][partition.scored_samples(dataset, "test")].tolist()
+    clients = [str(value) for value in partition.settings.get("values", ())]
+    known = [value for value in dict.fromkeys([*clients, *sorted(set(values))]) if value in set(values)]
+    if len(known) > MAX_SOURCES:
+        return None
+    place = {value: number for number, value in enumerate(known)}
+    names = tuple(value or f"without {column}" for value in known)
+    return Sources(names, np.array([place[value] for value in values], dtype=np.int64))
+
+
+def column_of(dataset: Dataset, partition: Partition) -> str | None:
+    """Return the column that defines the clients; None if another partitioner made them, or the data set lost it."""
+    column = str(partition.settings.get("column", ""))
+    return column if partition.kind == "column" and column in dataset.columns else None
 
 
 def heterogeneity(counts: Ints) -> dict[str, float]:

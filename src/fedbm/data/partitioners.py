@@ -1,4 +1,4 @@
-"""Assign every training sample to exactly one client. `column_partitioner.py` does it by a column such as site.
+"""Assign every training sample to exactly one client.
 
     dirichlet:   p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
     balanced:    q_i ~ Dir(β·1_K) for each client i; clients of equal size draw the classes of their samples from q_i
@@ -6,6 +6,7 @@
     quantity:    sizes q ~ Dir(β·1_N); each client has the label mix of the whole
     by_classes:  each client has k classes; the samples of a class are divided evenly among its clients
     shards:      the samples sorted by class are cut into N·s equal shards; each client has s of them
+    column:      each value of a column, such as site, is a client
 
 A small β gives each class to few clients (quantity: most samples to few clients). A large β makes clients similar.
 """
@@ -13,7 +14,7 @@ A small β gives each class to few clients (quantity: most samples to few client
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Ints, Move, Partition
-from fedbm.errors import FedBMError
+from fedbm.data.readers.sample_index import encode_labels
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.seeds import numpy_rng
 
 MAX_DRAWS = 100
@@ -198,14 +200,11 @@ def by_classes(
     """
     labels, train = _check_arguments(data, train, clients, min_samples)
     count = len(np.unique(labels[train]))
-    if not 1 <= classes_per_client <= count:
+    least = math.ceil(count / clients)
+    if not least <= classes_per_client <= count:
         raise FedBMError(
-            f"classes_per_client is {classes_per_client}, but it must be from 1 to the number of classes, {count}"
-        )
-    if clients * classes_per_client < count:
-        raise FedBMError(
-            f"{clients} clients with {classes_per_client} classes each cannot cover all {count} classes: "
-            f"use at least {math.ceil(count / clients)} classes per client"
+            f"classes_per_client is {classes_per_client}, but with {clients} clients and {count} classes it must be "
+            f"from {least} to {count}"
         )
 
     def draw(rng: np.random.Generator) -> Clients:
@@ -254,6 +253,64 @@ def shards(
     drawn = [np.concatenate([parts[shard] for shard in own]).tolist() for own in order]
     moves = _fill_up(drawn, min_samples, rng, strict)  # one shard may have a sample less than another
     return Partition(drawn, "shards", settings, moves, labels)
+
+
+def by_column(
+    data: Dataset | Mapping[str, NDArray[np.str_]],
+    train: Ints | None = None,
+    column: str = "site",
+    min_samples: int = 2,
+    held_out: Sequence[str] = (),
+) -> Partition:
+    """Make each value of a column a client, in the order of the values.
+
+    Args:
+        data: the data set, or its columns.
+        train: sample numbers to divide; by default the training samples, or all if *data* are columns.
+        column: name of the column.
+        min_samples: least number of samples of a client. A value with fewer samples raises an error.
+        held_out: values that never train. All their samples, also of val and test, are only scored at the end.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if the column is missing, empty for a sample, or has a value with too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.by_column({"site": numpy.array(["Bern", "Oslo"] * 30)}, column="site")
+        Partition(column: 2 clients with 30 samples)
+    """
+    columns = data.columns if isinstance(data, Dataset) else data
+    if column not in columns:
+        known = f"the columns are {', '.join(columns)}" if columns else "there are none; add one with a metadata table"
+        raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
+    if train is None:
+        train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(columns[column]))
+    held_out = list(dict.fromkeys(held_out))
+    for name in held_out:
+        if name not in columns[column]:
+            near = did_you_mean(name, set(columns[column].tolist()))
+            raise FedBMError(f'the column "{column}" has no value "{name}" to hold out{near}')
+    own = columns[column][train]
+    values = [value for value in encode_labels(own.tolist())[0] if value not in held_out]
+    clients = [train[own == value] for value in values]
+    if not values:
+        raise FedBMError(f'all values of the column "{column}" are held out: keep at least one to train on')
+    for value, client in zip(values, clients, strict=True):
+        if not value or len(client) < min_samples:
+            raise FedBMError(
+                f'{column} "{value}" has {len(client)} training samples: a client needs a name and min_samples = '
+                f"{min_samples}; fill the column in, lower min_samples, or merge values of {column}"
+            )
+    settings = {"column": column, "values": values, "min_samples": min_samples}
+    return Partition(
+        clients,
+        "column",
+        settings | ({"held_out": held_out} if held_out else {}),
+        held_out=[np.flatnonzero(columns[column] == value) for value in held_out],
+    )
 
 
 def _check_arguments(data: Dataset | Ints, train: Ints | None, clients: int, min_samples: int) -> tuple[Ints, Ints]:

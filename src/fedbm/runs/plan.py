@@ -15,12 +15,11 @@ from torch import nn
 from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.catalog.entries import Entry
-from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
 from fedbm.data.partition import Partition, check_partition, check_scored, hold_out, load_partition
-from fedbm.data.partitioners import PARTITIONERS
+from fedbm.data.partitioners import PARTITIONERS, by_column
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
