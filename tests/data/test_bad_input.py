@@ -78,7 +78,7 @@ def zip_that_points_outside(root: Path) -> Path:
         ),
         (
             wrong_split_value,
-            r'the split of cat/1.png in .* is "tset" \(did you mean "test"\?\): it must be train, val or test',
+            r'row 2 of .* has the split "tset" \(did you mean "test"\?\), but it must be train, val or test',
         ),
         (zip_that_points_outside, 'has a member "../../evil.png" outside of the archive: do not trust it'),
     ],

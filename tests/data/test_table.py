@@ -115,12 +115,12 @@ def test_missing_files_are_bad_files(tmp_path) -> None:
         (
             [*ROWS, "a.png,cat,tarin,x"],
             "path,label,split,site",
-            r'is "tarin" \(did you mean "train"\?\): it must be train',
+            r'row 7 of .* has the split "tarin" \(did you mean "train"\?\), but it must be train',
         ),
         (
             [*ROWS, "a.png,cat,,x"],
             "path,label,split,site",
-            r'the split of a.png in .* is "": it must be train, val or test',
+            r'row 7 of .* has the split "", but it must be train, val or test',
         ),
         ([*ROWS, "a.png,cow,test,x"], "path,label,split,site", 'no training image of class "cow"'),
         (without(2, 3)[:4], "path,label", 'too few images of class "cat": 2'),

@@ -13,7 +13,7 @@ from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, check_image_shape, make_dataset
 from fedbm.data.decode import Decoded, decode_image, decode_images, describe_enlarging, round_up_size
 from fedbm.data.readers.sample_index import SampleIndex, encode_labels, text_array
-from fedbm.data.splits import SPLIT_CODES, choose_split
+from fedbm.data.splits import choose_split, parse_split
 from fedbm.errors import FedBMError, did_you_mean
 
 
@@ -60,7 +60,7 @@ def from_arrays(
     pixels = to_pixels(images, "images")
     count, height, width, depth = pixels.shape
     names, numbers = _read_labels(labels, classes, count)
-    codes = None if split is None else _read_split(split, count)
+    codes = None if split is None else parse_split(_to_array(split, "split", count).tolist(), "split")
     texts = {key: text_array(_to_array(values, key, count).tolist()) for key, values in (columns or {}).items()}
     side, ids = size or round_up_size(max(height, width)), [f"image {i}" for i in range(count)]
     squeezed = pixels if depth == 3 else pixels[..., 0]
@@ -180,14 +180,6 @@ def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple
             f"{len(names) - 1} or a name in classes"
         )
     return names, np.array(numbers, dtype=np.int64)
-
-
-def _read_split(given: Any, count: int) -> NDArray[np.uint8]:
-    codes: dict[Any, int] = {**SPLIT_CODES, 0: 0, 1: 1, 2: 2}
-    split = _to_array(given, "split", count).tolist()
-    if wrong := [value for value in split if value not in codes]:
-        raise FedBMError(f"split contains {wrong[0]!r}, but it must contain 0, 1, 2 or train, val, test")
-    return np.array([codes[value] for value in split], dtype=np.uint8)
 
 
 def _to_array(values: Any, what: str, count: int | None = None) -> NDArray[Any]:

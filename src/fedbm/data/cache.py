@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -42,17 +41,13 @@ class DamagedError(Exception):
 
 def open_or_build(
     folder: Path, build: Callable[[], Decoded], settings: Mapping[str, Any], verify: bool = False
-) -> tuple[Decoded, str]:
-    """Open the data set in *folder*, or build it if it is missing or damaged. Also return the damage, or ''."""
-    damage = ""
-    if os.path.exists(folder):
-        try:
-            return open_prepared(folder, verify), ""
-        except DamagedError as error:
-            damage = str(error)
+) -> Decoded:
+    """Open the data set in *folder*, or build it if it is missing or damaged."""
+    with suppress(DamagedError):
+        return open_prepared(folder, verify)
     write_prepared(folder, build(), settings)
     try:
-        return open_prepared(folder, verify), damage
+        return open_prepared(folder, verify)
     except DamagedError as error:
         raise FedBMError(f"{folder} was damaged right after it was written ({error}): check the disk") from error
 

@@ -225,11 +225,8 @@ def load(
         "value_range": value_range,
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
-    prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
+    prepared = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
     dataset = replace(make_dataset(name, prepared, concepts, mean, std), value_range=value_range)
-    if damage:
-        note = f"the prepared copy {place} was damaged ({damage}) and was rebuilt"
-        dataset = replace(dataset, notes=(*dataset.notes, note))
     return _normalise_by_own(dataset, name) if normalise == "own" else dataset
 
 

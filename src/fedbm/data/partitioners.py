@@ -35,14 +35,16 @@ Clients = list[list[int]]  # sample numbers by client
 PARTITIONERS: dict[str, Callable[..., Partition]] = {}
 
 _ARGUMENTS = {
-    "data": "the data set, or the class number of every sample; for `iid()`, or the sample numbers to divide.",
-    "train": "sample numbers to divide; by default the training samples, or all if *data* are class numbers.",
+    "data": "the data set, or the class number of every sample; or for iid() sample numbers, for by_column() columns.",
+    "train": "sample numbers to divide; by default the training samples, or all if *data* is not a data set.",
     "clients": "number of clients.",
     "beta": "β of the Dirichlet distribution; small values give very different clients.",
     "classes_per_client": "number of classes of each client.",
     "shards_per_client": "number of shards of each client.",
     "seed": "seed of the draws.",
     "min_samples": "least number of samples of a client.",
+    "column": "name of the column.",
+    "held_out": "values that never train. All their samples, also of val and test, are only scored at the end.",
     "strict": "raise FedBMError instead of moving samples to clients that have too few.",
 }
 
@@ -255,6 +257,7 @@ def shards(
     return Partition(drawn, "shards", settings, moves, labels)
 
 
+@_partitioner("column")
 def by_column(
     data: Dataset | Mapping[str, NDArray[np.str_]],
     train: Ints | None = None,
@@ -264,18 +267,7 @@ def by_column(
 ) -> Partition:
     """Make each value of a column a client, in the order of the values.
 
-    Args:
-        data: the data set, or its columns.
-        train: sample numbers to divide; by default the training samples, or all if *data* are columns.
-        column: name of the column.
-        min_samples: least number of samples of a client. A value with fewer samples raises an error.
-        held_out: values that never train. All their samples, also of val and test, are only scored at the end.
-
-    Returns:
-        The partition.
-
-    Raises:
-        FedBMError: if the column is missing, empty for a sample, or has a value with too few samples.
+    A value with fewer than *min_samples* training samples raises an error.
 
     Example:
         >>> import fedbm, numpy

@@ -18,6 +18,7 @@ Split = Literal["auto", "official", "stratified", "grouped"]
 SPLITS = ("train", "val", "test")
 # as folders and tables spell them
 SPLIT_CODES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "testing": 2}
+_CODES = {**SPLIT_CODES, "0": 0, "1": 1, "2": 2}  # as values
 FRACTIONS = (0.7, 0.1, 0.2)
 VAL_CUT = (0.875, 0.125)  # parts of a source's training samples that become train and val if it has no val
 TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
@@ -25,6 +26,18 @@ TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
 # Samples with the same value in these columns are similar and must not be separated. A name may also be spelt
 # PatientID, "Patient ID", patient-id and so on.
 _GROUP_COLUMNS = ("patient", "subject", "lesion", "writer", "user")
+
+
+def parse_split(values: Sequence[object], where: str) -> NDArray[np.uint8]:
+    """Return the numbers of the subsets that a column of *where* contains as words or numbers."""
+    words = [str(value).lower() for value in values]
+    if wrong := [number for number, word in enumerate(words) if word not in _CODES]:
+        word = words[wrong[0]]
+        raise FedBMError(
+            f'row {wrong[0] + 1} of {where} has the split "{word}"{did_you_mean(word, SPLIT_CODES)}, but it must be '
+            "train, val or test, or 0, 1 or 2"
+        )
+    return np.array([_CODES[word] for word in words], dtype=np.uint8)
 
 
 def choose_split(

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers import femnist, folder, npz, table
-from fedbm.data.readers.file_tree import FileTree, open_folder, open_tar, open_zip
+from fedbm.data.readers.file_tree import FileTree, file_stamp, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source, load_bytes
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of
@@ -109,13 +109,14 @@ def digits() -> Source:
 
 def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
-    if path.is_dir() and (files := femnist.find_json_files(path)):
-        return femnist.find_leaf(files, str(path), seed)
     if ending == ".json" and not path.is_dir():
-        return femnist.find_leaf([path], str(path), seed)
+        return femnist.find_leaf({path: file_stamp(path)}, str(path), seed)
     if ending == ".npz" and zipfile.is_zipfile(path):
         return _find_arrays(path, seed)
     tree = _open_tree(path)
+    json_files = sorted(file for file in tree.files if file.lower().endswith(".json"))
+    if path.is_dir() and json_files and not tree.images():
+        return femnist.find_leaf({path / file: tree.files[file] for file in json_files}, str(path), seed)
     for file in tree.files:
         if file.lower() in _HAM10000_TABLES:
             return _find_ham10000(tree, file)

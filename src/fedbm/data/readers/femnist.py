@@ -7,7 +7,6 @@ LEAF's files contain user_data {user: {x: [784 numbers each], y: [label each]}}.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.data.readers.file_tree import IMAGE_ENDINGS, file_stamp, is_visible
+from fedbm.data.readers.file_tree import Stamp
 from fedbm.data.readers.npz import scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
@@ -37,18 +36,10 @@ MAX_DRAWS = 100
 UserData = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [n, H, W] and labels
 
 
-def find_json_files(root: Path) -> list[Path]:
-    """Return the files in the folder and in train and test, or [] if there are other folders or images."""
-    places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
-    inside = [path for place in places for path in place.iterdir() if path not in places and is_visible(path.name)]
-    if any(path.is_dir() or path.suffix.lower() in IMAGE_ENDINGS for path in inside):
-        return []
-    return sorted(path for path in inside if path.suffix.lower() == ".json")
-
-
-def find_leaf(files: Sequence[Path], where: str, seed: int) -> Source:
-    stamps = [[path.name, *file_stamp(path)] for path in files]
-    return Source(digest_of({"source": "LEAF", "files": stamps, "seed": seed}), lambda: _scan_leaf(files, where, seed))
+def find_leaf(stamp_of: Mapping[Path, Stamp], where: str, seed: int) -> Source:
+    stamps = [[path.name, *stamp] for path, stamp in stamp_of.items()]
+    known = digest_of({"source": "LEAF", "files": stamps, "seed": seed})
+    return Source(known, lambda: _scan_leaf(list(stamp_of), where, seed))
 
 
 def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:

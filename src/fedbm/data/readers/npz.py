@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import explain_damage
 from fedbm.data.readers.sample_index import SampleIndex, check_distinct, text_array
-from fedbm.data.splits import SPLITS
+from fedbm.data.splits import SPLITS, parse_split
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of
 
@@ -174,9 +174,8 @@ def _read_fields(
     valid = _is_integers(labels) and len(labels) == count and np.isin(labels, np.arange(len(names))).all()
     file.require(valid, f"labels are not {count} whole numbers from 0 to {len(names) - 1}")
     if split is not None:
-        valid = _is_integers(split) and len(split) == count and np.isin(split, (0, 1, 2)).all()
-        file.require(valid, f"split is not {count} times 0, 1 or 2")
-        split = split.astype(np.uint8)
+        file.require(split.shape == (count,), f"split does not have {count} values")
+        split = parse_split(split.tolist(), str(file.path))
     if ids is None:
         ids = text_array([f"image {i}" for i in range(count)])
     file.require(_is_texts(ids) and len(ids) == count, f"ids are not {count} names")

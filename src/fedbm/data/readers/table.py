@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from fedbm.data.readers.file_tree import IMAGE_ENDINGS, FileTree, file_stamp, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, text_array
-from fedbm.data.splits import SPLIT_CODES, SPLITS
-from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
+from fedbm.data.splits import parse_split
+from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".xlsx")
@@ -75,7 +75,7 @@ def find(
             notes.append(f"files that are not used, because {path.name} has no row for them: {unused}")
     check_distinct(list(map(os.path.normpath, names)), str(path))
     classes, numbers = encode_labels([normalize_name(label) for label in labels])
-    split = _read_split(path, names, table[split_key]) if split_key else None
+    split = parse_split(table[split_key], str(path)) if split_key else None
     used = (path_key, *label_keys, split_key)
     columns = {key: text_array(values) for key, values in table.items() if key not in used}
     index = SampleIndex(
@@ -210,10 +210,7 @@ def read_table(path: Path) -> Table:
         return _read_parquet(path)
     if path.suffix.lower() == ".xlsx":
         return _read_excel(path)
-    try:
-        return parse_table(path.read_bytes(), str(path))
-    except OSError as error:
-        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
+    return parse_table(path.read_bytes(), str(path))
 
 
 def parse_table(content: bytes, where: str) -> Table:
@@ -275,13 +272,3 @@ def _read_excel(path: Path) -> Table:
         raise FedBMError(f"cannot read {path}: {error}") from error
     width = max(map(len, rows), default=0)  # of a sheet that does not state it, rows end at their last cell
     return _arrange_rows([[*row, *[None] * (width - len(row))] for row in rows], str(path))
-
-
-def _read_split(path: Path, names: Sequence[str], words: Sequence[str]) -> NDArray[np.uint8]:
-    for name, word in zip(names, words, strict=True):
-        if word.lower() not in SPLIT_CODES:
-            raise FedBMError(
-                f'the split of {name} in {path} is "{word}"{did_you_mean(word.lower(), SPLIT_CODES)}: it must be '
-                f"{join_words(SPLITS)}"
-            )
-    return np.array([SPLIT_CODES[word.lower()] for word in words], dtype=np.uint8)
