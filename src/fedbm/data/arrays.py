@@ -111,17 +111,17 @@ def from_torch(
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and len(dataset)):
         raise FedBMError(f"the {type(dataset).__name__} has no items: use a map-style data set of (image, label)")
     images: list[NDArray[np.uint8]] = []
-    labels, own, largest = [], (0, 0, 0), 0
+    labels, largest, depth = [], 0, channels
     for i in range(len(dataset)):
         item = dataset[i]
         if not isinstance(item, tuple | list) or len(item) < 2 or np.asarray(item[1]).size != 1:
             raise FedBMError(f"item {i} of the data set is not (image, label) with one label: return such pairs")
         pixels = _image_pixels(item[0], f"image {i}")
-        own, largest = own if images else pixels.shape, max(largest, *pixels.shape[:2])
-        if not channels and pixels.shape[2] != own[2]:
-            raise FedBMError(f"image {i} has {pixels.shape[2]} channels, but image 0 has {own[2]}: give channels=1")
-        side = size or round_up_size(max(own))
-        images.append(decode_image(pixels if pixels.shape[2] == 3 else pixels[..., 0], side, channels or own[2]))
+        side, largest = max(pixels.shape[:2]), max(largest, *pixels.shape[:2])
+        size, depth = size or round_up_size(side), depth or pixels.shape[2]
+        if not channels and pixels.shape[2] != depth:
+            raise FedBMError(f"image {i} has {pixels.shape[2]} channels, but image 0 has {depth}: give channels=1")
+        images.append(decode_image(pixels if pixels.shape[2] == 3 else pixels[..., 0], size, depth))
         labels.append(np.asarray(item[1]).item())
     names = getattr(dataset, "classes", None) if classes is None else classes
     made = from_arrays(np.stack(images), labels, names, **{"name": "torch", **more})

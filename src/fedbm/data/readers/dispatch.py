@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import tarfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from posixpath import basename
-from typing import Any
 
 import numpy as np
 
@@ -70,21 +68,11 @@ def find_by_reader(name: str) -> tuple[Path, Source] | None:
             f'there is no reader "{reader}"{near} for {name}; installed are: {", ".join(plugins) or "none"}'
         )
     path, plugin = Path(place).expanduser(), plugins[reader]
-
-    def call(function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except (FedBMError, OSError):
-            raise
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise FedBMError(f'the reader "{reader}" of {plugin.package} failed for {path}: {problem}') from error
-
-    source = call(plugin.value, path)
+    source = plugin.value(path)
     if not isinstance(source, Source):
         raise FedBMError(f'the reader "{reader}" of {plugin.package} must return a Source, not {type(source).__name__}')
     known = {"reader": reader, "code": package_digest(plugin.value), "source": source.fingerprint}
-    return path, Source(digest_of(known), lambda: call(source.scan))
+    return path, Source(digest_of(known), source.scan)
 
 
 def digits() -> Source:
