@@ -113,8 +113,7 @@ def test_truncated_archives_are_refused(tmp_path, ending) -> None:
     last = len(whole.rstrip(b"\0")) if ending == ".tar" else len(whole)  # a tar ends with empty blocks
     for length in [*range(1, last, last // 37), last - 1]:
         cut.write_bytes(whole[:length])
-        unknown = "" if ending == ".zip" else "has an unknown format|"
-        with pytest.raises(FedBMError, match=rf"{unknown}cannot read .*get it again"):
+        with pytest.raises(FedBMError, match="has an unknown format, or it is damaged|cannot read .*get it again"):
             detect(cut)
 
 

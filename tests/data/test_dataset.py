@@ -436,7 +436,7 @@ def denied(path: object, *_args: object, **_options: object) -> None:
 def test_an_unreadable_source_is_reported(folder, cache, monkeypatch) -> None:
     (folder.parent / "scans.npz").touch()
     monkeypatch.setattr(os, "listdir", denied)
-    with pytest.raises(FedBMError, match=r"^cannot list .*clinic: Permission denied$"):
+    with pytest.raises(FedBMError, match=r"^cannot read .*clinic: Permission denied$"):
         load(folder, cache=cache)
     monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(FedBMError, match=r"^cannot read .*scans.npz: Permission denied$"):

@@ -250,12 +250,6 @@ def test_other_data_sets_come_with_instructions(name: str, size: int | None, sen
     assert "\n" not in str(caught.value)
 
 
-def test_an_unreadable_download_folder_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "downloads").touch()  # a file, not a folder
-    with pytest.raises(FedBMError, match=r"^cannot list .*downloads: Not a directory$"):
-        find_download("bloodmnist", tmp_path / "downloads")
-
-
 def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
     """The smallest file with enough pixels is used, but a folder or archive with that name comes first."""
     assert find_download("bloodmnist", tmp_path) is None

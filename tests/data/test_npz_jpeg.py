@@ -71,7 +71,7 @@ def test_a_truncated_file_is_refused(tmp_path) -> None:
     path = tmp_path / "cats.npz"
     np.savez(path, **jpeg_arrays())
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(FedBMError, match="cats.npz: the file is damaged or incomplete, get it again"):
+    with pytest.raises(FedBMError, match="cats.npz has an unknown format, or it is damaged or incomplete"):
         detect(path)
 
 

@@ -58,12 +58,7 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
     The smallest file with at least *size* pixels is chosen. If all files are smaller, raise FedBMError, because
     catalogued data is not enlarged. Without *size* use the catalogue's size, or else the largest file.
     """
-    try:
-        inside = os.listdir(to)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FedBMError(f"cannot list {to}: {error.strerror}") from error
+    inside = os.listdir(to) if to.is_dir() else []
     for ending in ("", ".zip", ".tar", ".tar.gz", ".tgz"):
         if f"{name}{ending}" in inside:
             return to / f"{name}{ending}"

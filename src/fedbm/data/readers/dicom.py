@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,12 @@ MISSING = 'reading it needs pydicom: pip install "fedbm[dicom]"'
 _MAGIC = slice(128, 132)  # these bytes of a DICOM file are DICM
 
 
+class _Header(NamedTuple):
+    frames: int = 1
+    patient: str = ""
+    burnt: bool = False  # whether the file declares text in the image
+
+
 def is_dicom(content: bytes | Path) -> bool:
     """Return whether a file is DICOM. Its name does not matter: many DICOM files have no ending."""
     if isinstance(content, bytes):
@@ -37,7 +43,7 @@ def is_dicom(content: bytes | Path) -> bool:
 def expand_frames(index: SampleIndex) -> SampleIndex:
     """Return the index with one sample per DICOM frame. Add a column of patients if there is none."""
     looks = [PurePosixPath(name).suffix.lower() not in IMAGE_ENDINGS for name in index.ids]
-    headers: dict[int, tuple[int, str, bool]] = {}  # frames, patient and burnt-in text of each file
+    headers: dict[int, _Header] = {}
     for i, encoded in index.stream() if any(looks) else ():
         if isinstance(encoded, np.ndarray | Frame):  # such sources have no files
             return index
@@ -48,7 +54,8 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
     if find_spec("pydicom") is None:
         first = index.ids[min(headers)]
         raise FedBMError(f"{len(headers)} of {len(looks)} files are DICOM, the first is {first}: {MISSING}")
-    counts = np.array([headers[i][0] if i in headers else 1 for i in range(len(looks))])
+    found = [headers.get(i, _Header()) for i in range(len(looks))]
+    counts = np.array([header.frames for header in found])
     file_of = np.repeat(np.arange(len(counts)), counts)
     start = np.cumsum(counts) - counts
 
@@ -61,10 +68,10 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
     expanded = index.select(file_of)
     columns = dict(expanded.columns)
     if not any(name.lower().startswith("patient") for name in find_group_columns(columns)):
-        patients: list[str | int] = [headers[i][1] if i in headers and headers[i][1] else i for i in range(len(counts))]
+        patients = [header.patient or i for i, header in enumerate(found)]
         number_of = {patient: number for number, patient in enumerate(dict.fromkeys(patients), start=1)}
         columns["patient"] = text_array([number_of[patients[i]] for i in file_of])
-    unknown, burnt = sum(not header[1] for header in headers.values()), sum(header[2] for header in headers.values())
+    unknown, burnt = sum(not header.patient for header in headers.values()), sum(header.burnt for header in found)
     note = (
         f"{len(headers)} files are DICOM: {unknown} without PatientID (each counts as a patient), {(counts > 1).sum()} "
         f"with several frames (each is a sample), {burnt} with text in the image, which may name patients or give the "
@@ -129,8 +136,8 @@ def read_frame(
     return array, (white, black) if file.PhotometricInterpretation == "MONOCHROME1" else (black, white)
 
 
-def _read_header(encoded: Encoded) -> tuple[int, str, bool] | None:
-    """Return frames, patient and whether text is burnt in, or None if the file is not DICOM."""
+def _read_header(encoded: Encoded) -> _Header | None:
+    """Return the header, or None if the file is not DICOM."""
     try:
         content = encoded if isinstance(encoded, Path) else load_bytes(encoded)
         if not is_dicom(content):
@@ -142,6 +149,7 @@ def _read_header(encoded: Encoded) -> tuple[int, str, bool] | None:
         tags = ["NumberOfFrames", "PatientID", "BurnedInAnnotation"]
         file = import_module("pydicom").dcmread(stream, stop_before_pixels=True, specific_tags=tags)
         burnt = str(file.get("BurnedInAnnotation") or "").upper() == "YES"
-        return max(int(file.get("NumberOfFrames") or 1), 1), str(file.get("PatientID") or "").strip(), burnt
+        frames = max(int(file.get("NumberOfFrames") or 1), 1)
+        return _Header(frames, str(file.get("PatientID") or "").strip(), burnt)
     except Exception:  # a damaged file raises many kinds of errors, and is reported when it is decoded
-        return 1, "", False
+        return _Header()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 import zipfile
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -136,31 +137,27 @@ def _open_tree(path: Path) -> FileTree:
         return open_folder(path)
     if zipfile.is_zipfile(path):
         return open_zip(path)
-    try:
-        is_tar = tarfile.is_tarfile(path)
-    except (OSError, EOFError):
-        is_tar = False
-    if is_tar:
-        return open_tar(path)
-    if path.suffix.lower() in (".zip", ".npz"):  # their table of contents is at the end
-        raise FedBMError(f"cannot read {path}: the file is damaged or incomplete, get it again")
+    with suppress(OSError, EOFError):  # of damaged files
+        if tarfile.is_tarfile(path):
+            return open_tar(path)
     raise FedBMError(
-        f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV, Parquet or .xlsx table, "
-        "an .npz file, or LEAF's json files"
+        f"{path} has an unknown format, or it is damaged or incomplete: use a folder, zip or tar with {folder.LAYOUT}, "
+        "a CSV, Parquet or .xlsx table, an .npz file, or LEAF's json files"
     )
 
 
 def _find_arrays(path: Path, seed: int) -> Source:
     keys = npz.array_names(path)
     name = path.stem.lower().partition("_")[0]  # the size may follow: bloodmnist.npz, bloodmnist_128.npz
+    known = digest_of({"file": file_stamp(path), "name": name, "seed": seed})
     if keys >= npz.JPEG_ARRAYS:
-        return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
+        return Source(known, lambda: npz.scan_jpegs(path))
     if keys >= {*npz.PIXEL_ARRAYS, "writer"} and name == "chars74k":
-        return Source(npz.fingerprint(path, name, str(seed)), lambda: femnist.scan_chars74k(path, seed))
+        return Source(known, lambda: femnist.scan_chars74k(path, seed))
     if keys >= npz.PIXEL_ARRAYS:
-        return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
+        return Source(known, lambda: npz.scan_pixels(path))
     if keys >= npz.MEDMNIST_ARRAYS:
-        return Source(npz.fingerprint(path, "MedMNIST", name), lambda: npz.scan_medmnist(path, name))
+        return Source(known, lambda: npz.scan_medmnist(path, name))
     raise FedBMError(
         f"{path} contains the arrays {', '.join(sorted(keys))}, but it must contain "
         f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {npz.MEDMNIST_LAYOUT}"

@@ -57,11 +57,7 @@ def open_folder(root: Path) -> FileTree:
 
     def visit(folder: str, outer: frozenset[str]) -> None:
         place = os.path.realpath(root / folder)
-        try:
-            names = os.listdir(place) if place not in outer else []
-        except OSError as error:
-            raise FedBMError(f"cannot list {root / folder}: {error.strerror}") from error
-        for name in filter(is_visible, names):
+        for name in filter(is_visible, os.listdir(place) if place not in outer else ()):
             path = f"{folder}/{name}" if folder else name
             if os.path.isdir(root / path):
                 folders.add(path)

@@ -18,7 +18,6 @@ from fedbm.data.readers.file_tree import explain_damage
 from fedbm.data.readers.sample_index import SampleIndex, check_distinct, text_array
 from fedbm.data.splits import SPLITS, parse_split
 from fedbm.errors import FedBMError
-from fedbm.utils.io import digest_of
 
 JPEG_LAYOUT = (
     "jpeg (all JPEGs concatenated, uint8), offsets (n+1 positions in it), labels (n), classes (names in label "
@@ -150,13 +149,6 @@ def array_names(path: Path) -> set[str]:
     with explain_damage(path), zipfile.ZipFile(path) as file:
         names = file.namelist()
     return {name.removesuffix(".npy") for name in names} if all(name.endswith(".npy") for name in names) else set()
-
-
-def fingerprint(path: Path, *more: str) -> str:
-    """Return a digest of the checksums in the file, which changes when an array changes."""
-    with zipfile.ZipFile(path) as file:
-        members = [[info.filename, info.file_size, info.CRC] for info in file.infolist()]
-    return digest_of({"members": members, "more": more})
 
 
 def usable_size(height: int, width: int) -> int | None:
