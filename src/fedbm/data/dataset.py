@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedbm.config.options import DataOptions, check
 from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
-from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
+from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes
 from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images, describe_enlarging
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
@@ -289,12 +289,11 @@ def _locate(
             raise FedBMError(f"path_column and label_column have no effect on {name_or_path}: remove them")
         return normalize_name(found[0].stem), found[1]
     path = Path(name_or_path).expanduser()
-    if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix or os.path.exists(path):
+    entry = CATALOG.get(str(name_or_path))
+    if entry is None or os.path.exists(path):
         source = detect(path, seed, **columns)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
-    near = did_you_mean(path.name, [here.name for here in Path().glob("[!.]*")])
-    entry = find_entry(str(name_or_path), f"there is no such file or folder here{near}, and ")
     if place := find_download(entry.name, folder, size):
         return entry.name, detect(place, seed, **columns)
     raise FedBMError(

@@ -33,7 +33,11 @@ def detect(
     """
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
-        raise FedBMError(f"{path} does not exist or cannot be accessed{did_you_mean(path.name, siblings)}")
+        near = did_you_mean(path.name, [*siblings, *CATALOG])
+        raise FedBMError(
+            f'{path} does not exist or cannot be accessed, and no data set is called "{path.name}"{near}; '
+            "'fedbm data list' prints the catalogue"
+        )
     if not path.is_dir():
         path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if table.is_table(path):
