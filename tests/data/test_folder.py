@@ -50,6 +50,7 @@ def test_what_commands_write_into_the_folder_is_not_a_class(tmp_path, names) -> 
         (tmp_path / path).touch()
     save(tmp_path / "inspect-x" / "samples.png")
     assert detect(tmp_path).fingerprint == before
+    assert detect(tmp_path).scan().notes == ()
 
 
 def test_folders_of_these_names_with_images_are_classes(tmp_path) -> None:

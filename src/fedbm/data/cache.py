@@ -46,10 +46,7 @@ def open_or_build(
     with suppress(DamagedError):
         return open_prepared(folder, verify)
     write_prepared(folder, build(), settings)
-    try:
-        return open_prepared(folder, verify)
-    except DamagedError as error:
-        raise FedBMError(f"{folder} was damaged right after it was written ({error}): check the disk") from error
+    return open_prepared(folder, verify)
 
 
 def open_prepared(folder: Path, verify: bool) -> Decoded:

@@ -25,6 +25,7 @@ def find(tree: FileTree) -> Source:
     """Return the samples, sorted by subset, class and file name."""
     # Commands that are called in the folder write into it.
     written = {path.partition("/")[0] for path in tree.files if basename(path) in WRITTEN}
+    files = [path for path in tree.files if path.partition("/")[0] not in written]
     tops = {path.partition("/")[0] for path in tree.folders} - written
     code_of = _find_subsets(tree.where, sorted(tops))
     depth = 2 if code_of else 1  # of class folders
@@ -34,7 +35,7 @@ def find(tree: FileTree) -> Source:
     samples: list[str] = []
     deeper: list[str] = []
     ignored: list[str] = []
-    for path in sorted(tree.files, key=lambda path: path.split("/")):
+    for path in sorted(files, key=lambda path: path.split("/")):
         if is_document(path) or path.count("/") < depth:
             ignored.append(path)
         elif path.partition("/")[0] in tops:
@@ -60,8 +61,8 @@ def find(tree: FileTree) -> Source:
         stream=lambda: tree.stream(samples),
         notes=(f"ignored files that are not images of a class: {len(ignored)} ({shown})",) if ignored else (),
     )
-    files = [[name, *tree.files[path]] for name, path in zip(ids, samples, strict=True)]
-    return Source(digest_of({"files": files, "classes": classes}), lambda: index)
+    stamps = [[name, *tree.files[path]] for name, path in zip(ids, samples, strict=True)]
+    return Source(digest_of({"files": stamps, "classes": classes}), lambda: index)
 
 
 def _find_subsets(where: str, tops: Sequence[str]) -> dict[str, int]:
