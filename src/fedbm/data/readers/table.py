@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".xlsx")
+_PACKAGES = {".parquet": ("pyarrow", "parquet"), ".xlsx": ("openpyxl", "excel")}  # the package and extra that reads it
 _IMAGE_ENDINGS = (*IMAGE_ENDINGS, ".dcm")
 
 Table = Mapping[str, Sequence[str]]  # columns by name, all of one length
@@ -206,11 +207,16 @@ def join_metadata(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.str_]]
 
 def read_table(path: Path) -> Table:
     """Return columns by name, every value as text and '' for a missing one."""
-    if path.suffix.lower() == ".parquet":
-        return _read_parquet(path)
-    if path.suffix.lower() == ".xlsx":
-        return _read_excel(path)
-    return parse_table(path.read_bytes(), str(path))
+    if path.suffix.lower() not in _PACKAGES:
+        return parse_table(path.read_bytes(), str(path))
+    package, extra = _PACKAGES[path.suffix.lower()]
+    try:
+        rows = _read_parquet(path) if extra == "parquet" else _read_excel(path)
+    except ImportError as error:
+        raise FedBMError(f'reading {path} needs {package}: pip install "fedbm[{extra}]", or save it as CSV') from error
+    except Exception as error:  # a damaged file raises many kinds of errors: BadZipFile, KeyError, ArrowInvalid, …
+        raise FedBMError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    return _arrange_rows(rows, str(path))
 
 
 def parse_table(content: bytes, where: str) -> Table:
@@ -250,25 +256,13 @@ def _to_text(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
 
-def _read_parquet(path: Path) -> Table:
-    columns: dict[str, list[Any]]
-    try:
-        columns = import_module("pyarrow.parquet").read_table(path).to_pydict()
-    except ImportError as error:
-        raise FedBMError(f'reading {path} needs pyarrow: pip install "fedbm[parquet]", or save it as CSV') from error
-    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
-        raise FedBMError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    return _arrange_rows([list(columns), *zip(*columns.values(), strict=True)], str(path))
+def _read_parquet(path: Path) -> list[Sequence[Any]]:
+    columns = import_module("pyarrow.parquet").read_table(path).to_pydict()
+    return [list(columns), *zip(*columns.values(), strict=True)]
 
 
-def _read_excel(path: Path) -> Table:
-    """Read the first sheet."""
-    try:
-        sheet = import_module("openpyxl").load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        rows = list(sheet.iter_rows(values_only=True))
-    except ImportError as error:
-        raise FedBMError(f'reading {path} needs openpyxl: pip install "fedbm[excel]", or save it as CSV') from error
-    except Exception as error:  # a damaged workbook raises many kinds of errors: BadZipFile, KeyError, ParseError, …
-        raise FedBMError(f"cannot read {path}: {error}") from error
-    width = max(map(len, rows), default=0)  # of a sheet that does not state it, rows end at their last cell
-    return _arrange_rows([[*row, *[None] * (width - len(row))] for row in rows], str(path))
+def _read_excel(path: Path) -> list[Sequence[Any]]:
+    """Read the first sheet. If it does not state its width, rows end at their last cell."""
+    sheet = import_module("openpyxl").load_workbook(path, read_only=True, data_only=True).worksheets[0]
+    rows = list(sheet.iter_rows(values_only=True))
+    return list(zip(*zip_longest(*rows), strict=True))
