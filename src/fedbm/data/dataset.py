@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,17 +181,16 @@ def load(
     table = Path(metadata).expanduser() if metadata else None
     if table and folder and not table.exists() and (folder / table).exists():
         table = folder / table
-    columns: dict[str, Any] = {"path_column": path_column, "label_column": label_column}
-    if label_column and table and not is_table(Path(name_or_path)):
-        columns["labels"] = table
+    labels = table if label_column and not is_table(Path(name_or_path)) else None
     with _explain_os_errors(name_or_path):
+        columns = (path_column, label_column, labels)
         name, source = _locate(name_or_path, split_seed, size, Path(folder or download_folder()), columns)
         table_digest = sha256_file(table) if table else None
 
     def build() -> Decoded:
         with _explain_os_errors(name_or_path):
             index = source.scan()
-        if table and "labels" not in columns:
+        if table and not labels:
             joined = join_metadata(table, index.ids)
             if differing := [key for key in joined if (joined[key] != index.columns.get(key, joined[key])).any()]:
                 raise FedBMError(
@@ -280,22 +279,22 @@ def download_folder() -> Path:
 
 
 def _locate(
-    name_or_path: str | Path, seed: int, size: int | None, folder: Path, columns: Mapping[str, Any]
+    name_or_path: str | Path, seed: int, size: int | None, folder: Path, columns: tuple[str, str, Path | None]
 ) -> tuple[str, Source]:
     """Return the name of the data and its source. A folder named digits must be given as ./digits."""
     found = (Path("digits"), digits()) if name_or_path == "digits" else find_by_reader(str(name_or_path))
     if found is not None:
-        if any(columns.values()):
+        if any(columns):
             raise FedBMError(f"path_column and label_column have no effect on {name_or_path}: remove them")
         return normalize_name(found[0].stem), found[1]
     path = Path(name_or_path).expanduser()
     entry = CATALOG.get(str(name_or_path))
     if entry is None or os.path.exists(path):
-        source = detect(path, seed, **columns)
+        source = detect(path, seed, *columns)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
     if place := find_download(entry.name, folder, size):
-        return entry.name, detect(place, seed, **columns)
+        return entry.name, detect(place, seed, *columns)
     raise FedBMError(
         f"the images of {entry.name} are not here: run 'fedbm data get {entry.name}', "
         "or give the path of a copy as --data PATH, or the folder that contains it as --data-dir DIR"

@@ -25,7 +25,7 @@ _HAM10000_TABLES = ("ham10000_metadata", "ham10000_metadata.csv", "ham10000_meta
 
 
 def detect(
-    path: Path, seed: int = 0, *, path_column: str = "", label_column: str = "", labels: Path | None = None
+    path: Path, seed: int = 0, path_column: str = "", label_column: str = "", labels: Path | None = None
 ) -> Source:
     """Return the source at *path*. Only readers that draw some of the samples use the *seed*.
 
