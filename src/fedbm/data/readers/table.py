@@ -26,7 +26,7 @@ from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".xlsx")
-_PACKAGES = {".parquet": ("pyarrow", "parquet"), ".xlsx": ("openpyxl", "excel")}  # the package and extra that reads it
+_PACKAGES = {".parquet": 'pyarrow: pip install "fedbm[parquet]"', ".xlsx": 'openpyxl: pip install "fedbm[excel]"'}
 _IMAGE_ENDINGS = (*IMAGE_ENDINGS, ".dcm")
 
 Table = Mapping[str, Sequence[str]]  # columns by name, all of one length
@@ -207,13 +207,13 @@ def join_metadata(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.str_]]
 
 def read_table(path: Path) -> Table:
     """Return columns by name, every value as text and '' for a missing one."""
-    if path.suffix.lower() not in _PACKAGES:
+    ending = path.suffix.lower()
+    if ending not in _PACKAGES:
         return parse_table(path.read_bytes(), str(path))
-    package, extra = _PACKAGES[path.suffix.lower()]
     try:
-        rows = _read_parquet(path) if extra == "parquet" else _read_excel(path)
+        rows = _read_parquet(path) if ending == ".parquet" else _read_excel(path)
     except ImportError as error:
-        raise FedBMError(f'reading {path} needs {package}: pip install "fedbm[{extra}]", or save it as CSV') from error
+        raise FedBMError(f"reading {path} needs {_PACKAGES[ending]}, or save it as CSV") from error
     except Exception as error:  # a damaged file raises many kinds of errors: BadZipFile, KeyError, ArrowInvalid, …
         raise FedBMError(f"cannot read {path}: {' '.join(str(error).split())}") from error
     return _arrange_rows(rows, str(path))
