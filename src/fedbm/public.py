@@ -2,7 +2,6 @@
 
 from fedbm.data.arrays import from_arrays as from_arrays
 from fedbm.data.arrays import from_torch as from_torch
-from fedbm.data.column_partitioner import by_column as by_column
 from fedbm.data.dataset import Dataset as Dataset
 from fedbm.data.dataset import load as load
 from fedbm.data.feature_shift import shift_features as shift_features
@@ -12,6 +11,7 @@ from fedbm.data.partition import hold_out as hold_out
 from fedbm.data.partition import load_partition as load_partition
 from fedbm.data.partitioners import balanced as balanced
 from fedbm.data.partitioners import by_classes as by_classes
+from fedbm.data.partitioners import by_column as by_column
 from fedbm.data.partitioners import dirichlet as dirichlet
 from fedbm.data.partitioners import iid as iid
 from fedbm.data.partitioners import quantity as quantity

@@ -105,12 +105,7 @@ def test_prepare(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     images = Path(place[1]) / "images.npy"
     sound = images.read_bytes()
     images.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    status, again, err = fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path)
-    assert (status, err) == (0, "")
-    assert (
-        f"note: the prepared copy {place[1]} was damaged (images.npy or the class names have the wrong checksum)"
-        in again
-    )
+    assert fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path) == (0, out, "")
     assert images.read_bytes() == sound
 
 
@@ -121,7 +116,7 @@ def test_inspect(fedbm: Command, scans: Path, tmp_path: Path, monkeypatch: pytes
     lines = out.splitlines()
     assert any(line.startswith("pixels: mean 0.") for line in lines)
     assert "duplicates: 0 pairs of equal images, 0 of them in different subsets" in lines
-    assert "warning: 3 classes have fewer than 5 val images: cyst (3), normal (3), polyp (3)" in lines
+    assert "warning: classes with fewer than 5 val images: cyst (3), normal (3), polyp (3)" in lines
     assert lines[-2:] == ["drawn: inspect-scans/samples.png", "saved: inspect-scans/inspect.json"]
     assert json.loads(Path("inspect-scans/inspect.json").read_text())["name"] == "scans"
     assert Image.open("inspect-scans/samples.png").size[1] == 3 + 3 * 67
@@ -137,7 +132,7 @@ def test_inspect_names_what_cannot_be_read(fedbm: Command, scans: Path, tmp_path
     assert not (tmp_path / "seen").exists()
     status, out, err = fedbm(*words, "--on-bad-file", "skip")
     assert (status, err) == (0, "")
-    assert "note: skipped 1 unreadable image, the first is cyst/notes" in out.splitlines()
+    assert "note: skipped unreadable images: 1, the first is cyst/notes" in out.splitlines()
 
 
 def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path) -> None:
@@ -217,10 +212,8 @@ def test_a_run_by_column(fedbm: Command, sites: Path, tiny: dict[str, Any], tmp_
     """The column says how many clients there are; the run's own file says so too, and is found again by it."""
     own = {key: value for key, value in tiny.items() if key not in ("data", "clients")}
     words = flags({**own, "data": sites, "rounds": 1, "partition": "column", "partition_column": "site"})
-    sites.write_text(sites.read_text(encoding="utf-8").replace("Rom", "NA"), encoding="utf-8")
-    status, out, err = fedbm("run", *words, "--out", tmp_path)
+    status, _, err = fedbm("run", *words, "--out", tmp_path)
     assert (status, err) == (0, "")
-    assert 'the site of 15 images is "NA": if this means that it is missing, fill it in' in out
     (folder,) = tmp_path.iterdir()
     assert json.loads((folder / "summary.json").read_text())["clients"] == 3
     assert "\nclients = 3\n" in (folder / "config.toml").read_text()
@@ -269,8 +262,7 @@ def test_help_teaches(fedbm: Command) -> None:
         ("inspect digits --label-column dx", "path_column and label_column have no effect on digits: remove them"),
         ("inspect digits --value-range -5,x", 'value_range must be a number, not "x"'),
         ("inspect digits --value-range -5,-9", "value_range must be LOW,HIGH, such as 0,4095, not -5,-9"),
-        ("inspect digits --value-range 0,99", "value_range has no effect, because no image is grey with more than 8"),
-        ("inspect digits --mean 0.5 --std 0.1,0.1", "mean and std must have 1 number each, one per channel"),
+        ("inspect digits --mean 0.5 --std 0.1,0.1", "mean and std must have one number per channel, here 1"),
         ("inspect digits --normalise self", "normalise must be fixed or own"),
         ("inspect digits --size 30", "image size 30 is not supported: use a multiple of 4 from 16 up"),
         (
@@ -286,8 +278,14 @@ def test_help_teaches(fedbm: Command) -> None:
             "partition digits --partition column --partition-column site",
             'the data has no column "site": there are none',
         ),
-        ("digits --partition classes --classes-per-client 11", "classes_per_client is 11, but it must be from 1 to"),
-        ("digits --partition classes --clients 3", "3 clients with 2 classes each cannot cover all 10 classes"),
+        (
+            "digits --partition classes --classes-per-client 11",
+            "classes_per_client is 11, but with 10 clients and 10 classes it must be from 1 to 10",
+        ),
+        (
+            "digits --partition classes --clients 3",
+            "classes_per_client is 2, but with 3 clients and 10 classes it must be from 4 to 10",
+        ),
         ("digits --partition shards --shards-per-client 200", "1258 training samples cannot be cut into 2000 shards"),
         ("digits --partition shards --classes-per-client 2", "only applies if partition is classes, but it is shards"),
         ("digits --held-out -1", "held_out must be at least 0, not -1"),

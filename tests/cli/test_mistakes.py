@@ -68,7 +68,7 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("run --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("run --data pbc", "the images of pbc are not here: run 'fedbm data get pbc'"),
         ("run --data ./nowhere", "nowhere does not exist or cannot be accessed"),
-        ("run --data bad.toml", "bad.toml has an unknown format: use a folder"),
+        ("run --data bad.toml", "bad.toml has an unknown format, or it is damaged"),
         ("run --device gpu", 'device must be cpu, cuda, cuda:N or auto, not "gpu"'),
         ("run --device cuda:99", "cuda:99"),
         ("run --clients 2000", "1258 training samples are too few for 2000 clients"),

@@ -89,13 +89,18 @@ def test_group_columns_are_recognised_by_name(columns, found) -> None:
     ("source", "split", "group", "sentence"),
     [
         (make_index(), "official", None, "clinic has no split of its own: use split"),
-        (make_index(), "grouped", None, "needs group = COLUMN: add columns with metadata = FILE"),
-        (make_index(site=["x"] * 20), "grouped", None, "needs group = COLUMN: its columns are site"),
+        (make_index(), "grouped", None, r'clinic has no column "" for a grouped split \(its columns: \): set group'),
+        (
+            make_index(site=["x"] * 20),
+            "grouped",
+            None,
+            r'clinic has no column "" for a grouped split \(its columns: site\)',
+        ),
         (
             make_index(site=["x"] * 20),
             "auto",
             "sight",
-            r'has no column "sight" \(did you mean "site"\?\): its columns are',
+            r'has no column "sight" \(did you mean "site"\?\) for a grouped split',
         ),
         (
             make_index(patient=["", *"x" * 19]),
@@ -116,13 +121,10 @@ def test_val_is_cut_from_train_by_group() -> None:
     assert sizes(made) == [14, 2, 4]
     assert made[16:].tolist() == [2] * 4
     assert find_shared_groups(made, PATIENTS.astype(np.str_)) == []
-    assert notes == (
-        "clinic has no val images: 2 of its 16 train images became val, with each value of patient in one of the two, "
-        "with seed 0",
-    )
+    assert notes == ("clinic has no val images: 2 of its 16 train images became val, with seed 0",)
     with pytest.raises(
         FedBMError,
-        match='class "a" has images of only 1 different values of patient, but train and val need one each: add',
+        match='class "a" has images of only 1 different values of patient, but each of 2 subsets needs one: add',
     ):
         choose_split(make_index([0] * 16 + [2] * 4, patient=["x"] * 16 + ["y"] * 4), "auto", None, 0, "clinic")
 

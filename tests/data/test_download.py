@@ -99,10 +99,10 @@ def test_a_file_is_downloaded_once(served: Served, tmp_path: Path) -> None:
 def test_an_interrupted_download_is_resumed(served: Served, tmp_path: Path) -> None:
     target = tmp_path / "a.npz"
     served.cut_after = 300_000
-    with pytest.raises(FedBMError, match="lost after 300,000 of 1,024,000 bytes .* run the same command to resume"):
+    with pytest.raises(FedBMError, match="lost after 300,000 bytes .* run the same command to resume"):
         fetch(f"{served.url}/a", target, MD5)
     assert files_in(tmp_path) == ["a.npz.part"]
-    with pytest.raises(FedBMError, match="lost after 600,000 of 1,024,000 bytes"):
+    with pytest.raises(FedBMError, match="lost after 600,000 bytes"):
         fetch(f"{served.url}/a", target, MD5)
     served.cut_after = None
     fetch(f"{served.url}/a", target, MD5)
@@ -170,7 +170,9 @@ def test_offline_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
-    with pytest.raises(FedBMError, match=r"cannot reach zenodo.org \(Temporary failure in name resolution\): is this"):
+    with pytest.raises(
+        FedBMError, match=r"cannot reach zenodo.org \(.*Temporary failure in name resolution\): is this"
+    ):
         fetch("http://zenodo.org/a", tmp_path / "a.npz", MD5)
     assert files_in(tmp_path) == []
 
@@ -182,15 +184,10 @@ def test_an_http_error_is_reported(served: Served, tmp_path: Path) -> None:
     assert files_in(tmp_path) == []
 
 
-def test_an_unwritable_or_full_disk_is_reported(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_disk_is_reported(served: Served, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FedBMError, match="cannot write .*file/a.npz: "):
         fetch(f"{served.url}/a", tmp_path / "file" / "a.npz", MD5)
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(FedBMError, match="has too little free space: http.* needs 0.0 GB"):
-        fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
     assert files_in(tmp_path) == ["file"]
 
 
@@ -253,12 +250,6 @@ def test_other_data_sets_come_with_instructions(name: str, size: int | None, sen
     assert "\n" not in str(caught.value)
 
 
-def test_an_unreadable_download_folder_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "downloads").touch()  # a file, not a folder
-    with pytest.raises(FedBMError, match=r"^cannot list .*downloads: Not a directory$"):
-        find_download("bloodmnist", tmp_path / "downloads")
-
-
 def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
     """The smallest file with enough pixels is used, but a folder or archive with that name comes first."""
     assert find_download("bloodmnist", tmp_path) is None
@@ -274,15 +265,15 @@ def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
         100: "bloodmnist_224.npz",
         224: "bloodmnist_224.npz",
     }
-    with pytest.raises(FedBMError, match=r"at 224 × 224 pixels, but size is 300: give .*bloodmnist_224.npz as --data"):
+    with pytest.raises(FedBMError, match=r"at 224 × 224 pixels, but size is 300: .*bloodmnist_224.npz as --data"):
         find_download("bloodmnist", tmp_path, 300)
     for file in tmp_path.glob("*224.npz"):
         file.unlink()
     assert find_download("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
     with pytest.raises(
         FedBMError,
-        match=r"^bloodmnist is downloaded at 64 × 64 pixels, but size is 100: run 'fedbm data get bloodmnist "
-        r"--size 128', or give .*bloodmnist_64.npz as --data to enlarge it$",
+        match=r"^bloodmnist is here at 64 × 64 pixels, but size is 100: get a larger file, or give "
+        r".*bloodmnist_64.npz as --data to enlarge it$",
     ):
         find_download("bloodmnist", tmp_path, 100)
     for name in ("kvasir_v1_128.npz", "kvasir_v1_512.npz", "kvasir_v1_notes.txt", "kvasirx_128.npz"):
@@ -290,7 +281,7 @@ def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
     assert find_download("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
     assert find_download("kvasir", tmp_path, 256) == tmp_path / "kvasir_v1_512.npz"
     (tmp_path / "pbc_128.npz").touch()
-    with pytest.raises(FedBMError, match=r"but size is 224: give .*pbc_128.npz as --data to enlarge it$"):
+    with pytest.raises(FedBMError, match=r"but size is 224: .*pbc_128.npz as --data to enlarge it$"):
         find_download("pbc", tmp_path, 224)  # 'fedbm data get' cannot fetch it
     (tmp_path / "pbc.zip").touch()
     assert find_download("pbc", tmp_path) == tmp_path / "pbc.zip"

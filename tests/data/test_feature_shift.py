@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from pictures import make_dataset
 
-from fedbm.data.column_partitioner import by_column
 from fedbm.data.feature_shift import change, shift_features, shift_images
 from fedbm.data.partition import Partition, hold_out, parse_partition
-from fedbm.data.partitioners import iid
+from fedbm.data.partitioners import by_column, iid
 from fedbm.errors import FedBMError
 
 RNG = np.random.default_rng(0)
@@ -77,7 +76,7 @@ def test_the_shift_is_part_of_the_digest_and_survives_json() -> None:
     whole = hold_out(iid(np.arange(8), 4, seed=0), 1)
     partition = shift_features(whole, "noise", 0.3, seed=5)
     saved = json.loads(json.dumps(partition.to_json(TOY.labels, TOY.classes)))
-    again = parse_partition(saved)
+    again = parse_partition(saved, "saved")
     assert again.shift == partition.shift
     assert again.digest == partition.digest
     others = [whole, shift_features(whole, "noise", 0.4, 5), shift_features(whole, "blur", 0.3, 5)]

@@ -102,7 +102,7 @@ def test_hidden_files_are_ignored(tmp_path) -> None:
 def test_a_json_file_next_to_images_is_not_femnist(tmp_path) -> None:
     save(tmp_path / "0.png")
     (tmp_path / "labels.json").write_text("{}")
-    with pytest.raises(FedBMError, match="contains no folders"):
+    with pytest.raises(FedBMError, match="has 0 images in such folders"):
         detect(tmp_path)
 
 
@@ -114,15 +114,14 @@ def test_a_folder_of_images_may_contain_a_json_file(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("users", "sentence"),
     [
-        ({"u": user([0, 62])}, 'y of user "u" in .* a label that is not a whole number from 0 to 61'),
-        ({"u": {"x": [], "y": "abc"}}, 'user "u" in .* must have two lists x and y'),
-        ({"u": {"x": ["the text of a play"], "y": [1]}}, 'x of user "u" in .* must be images of equal size'),
-        ({"u": {"x": [[0.0, 0.0], [0.0]], "y": [1, 2]}}, "must be images of equal size"),
-        ({"u": {"x": [[0.0, 0.0]], "y": [1]}}, 'user "u" in .* as many square images in x as labels in y'),
-        ({"u": user([0], 255.0)}, 'x of user "u" in .* values outside 0 to 1'),
+        ({"u": user([0, 62])}, 'at user "u": expected .* y .labels from 0 to 61. of each user'),
+        ({"u": {"x": [], "y": "abc"}}, 'cannot be read at user "u"'),
+        ({"u": {"x": ["the text of a play"], "y": [1]}}, 'cannot be read at user "u"'),
+        ({"u": {"x": [[0.0, 0.0], [0.0]], "y": [1, 2]}}, 'cannot be read at user "u"'),
+        ({"u": {"x": [[0.0, 0.0]], "y": [1]}}, 'cannot be read at user "u"'),
+        ({"v": user([0]), "u": user([0], 255.0)}, 'cannot be read at user "u"'),
         ({"u": user([0]), "v": user([0] * 150)}, "has 1 users with fewer than 150 samples, but at least 3"),
         ({"u": user([0]), "v": user([0]), "w": user([0])}, 'has no training image of class "1"'),
-        ({"u": user([0]), "v": {"x": [[0.0] * 4], "y": [1]}}, "images of 2 and 16 pixels are mixed"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, users, sentence) -> None:
@@ -134,5 +133,5 @@ def test_wrong_files_are_refused(tmp_path, users, sentence) -> None:
 @pytest.mark.parametrize("text", ["[]", '{"users": []}', "{", '{"user_data": []}'])
 def test_other_json_files_are_refused(tmp_path, text) -> None:
     (tmp_path / "all.json").write_text(text)
-    with pytest.raises(FedBMError, match=r"has no user_data|cannot read"):
+    with pytest.raises(FedBMError, match=r"cannot be read|cannot read"):
         scan(tmp_path)

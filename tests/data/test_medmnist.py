@@ -90,18 +90,24 @@ def test_the_name_is_part_of_the_identity(tmp_path) -> None:
     [
         (
             {"val_images": None, "test_labels": None},
-            "has no val_images and no test_labels; it must contain train_images",
+            "contains the arrays test_images, train_images, train_labels, val_labels, but it must contain",
         ),
-        ({"train_labels": np.zeros((20, 14), dtype=np.uint8)}, "several labels for each image, but only one is"),
+        (
+            {"train_labels": np.zeros((20, 14), dtype=np.uint8)},
+            r"train_labels uint8 \(20, 14\); it must contain .* 2-D images .* with one label each",
+        ),
         (
             {"train_images": np.zeros((20, 28, 28, 28), dtype=np.uint8)},
-            r"images are 3-D \(28×28×28\), but only 2-D",
+            r"images are uint8 \(20, 28, 28, 28\); it must contain .* 2-D images",
         ),
-        ({"train_images": np.zeros((19, 28, 28), dtype=np.uint8)}, "not 20 uint8 images"),
+        (
+            {"train_images": np.zeros((19, 28, 28), dtype=np.uint8)},
+            r"train_images are \(19, 28, 28\) and train_labels uint8 \(20, 1\)",
+        ),
         ({"train_images": np.zeros((20, 28, 28))}, "train_images are float64"),
-        ({"val_images": np.zeros((4, 64, 64, 3), dtype=np.uint8)}, "of train, val and test have different sizes"),
-        ({"test_labels": np.full((6, 1), 8)}, "an image with label 8, but the labels of bloodmnist are 0 to 7"),
-        ({"test_labels": np.full((6, 1), -1)}, "test_labels are not whole numbers from 0 up"),
+        ({"val_images": np.zeros((4, 64, 64, 3), dtype=np.uint8)}, r"val_images are \(4, 64, 64, 3\)"),
+        ({"test_labels": np.full((6, 1), 8)}, "the labels 0 to 8 are not from 0 to 7"),
+        ({"test_labels": np.full((6, 1), -1)}, "the labels -1 to 7 are not from 0 to 7"),
         ({"train_labels": np.zeros((20, 1), dtype=np.uint8)}, 'has no training image of class "eosinophil"'),
         ({"train_labels": np.array([{}] * 20, dtype=object)}, "cannot read .*Object arrays"),
     ],
@@ -113,7 +119,7 @@ def test_unusable_files_are_refused(tmp_path, change, sentence) -> None:
 
 def test_a_label_above_the_number_of_images_is_refused_before_classes_are_named(tmp_path) -> None:
     """There would be a class name for each number up to the label."""
-    with pytest.raises(FedBMError, match="it has the label 2000000000, but only 30 images"):
+    with pytest.raises(FedBMError, match="the labels 0 to 2000000000 are not from 0 to 29"):
         scan(make(tmp_path / "codes.npz", train_labels=np.full((20, 1), 2_000_000_000)))
 
 

@@ -59,12 +59,15 @@ def test_every_column_keeps_its_name(tmp_path) -> None:
     [
         (
             "image,site\nx,north\n",
-            r'no column of .*about.csv contains the names of the samples, such as "a.jpg": add one',
+            r'no column of .*about.csv names every sample exactly once: .* 0 of the 2 samples .* but not "a.jpg"',
         ),
-        ("image,site\na,north\n", r'the column image of .* contains 1 of the 2 samples, but not "b.jpg"'),
+        ("image,site\na,north\n", r'the column image names 1 of the 2 samples exactly once, but not "b.jpg"'),
         ("image,site\na,north\nb,\n", None),
         ("remark,image,site\n.,a,north\n/,b,\n", None),
-        ("image,site\nb,north\na,north\nb,south\n", r'the column image of .*about.csv contains "b.jpg" more than once'),
+        (
+            "image,site\nb,north\na,north\nb,south\n",
+            r'the column image names 1 of the 2 samples exactly once, but not "b.jpg"',
+        ),
     ],
 )
 def test_missing_and_repeated_samples_are_refused(tmp_path, text, sentence) -> None:

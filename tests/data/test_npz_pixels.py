@@ -61,7 +61,7 @@ def test_writers_are_not_separated_by_the_split(tmp_path) -> None:
     [
         ({"images": np.zeros((20, 16, 16))}, "images are float64"),
         ({"images": np.zeros((20, 16, 16, 2), dtype=np.uint8)}, r"images are uint8 \(20, 16, 16, 2\)"),
-        ({"labels": np.full(20, 2)}, "labels point outside classes"),
+        ({"labels": np.full(20, 2)}, "labels are not 20 whole numbers from 0 to 1"),
         ({"writer": np.arange(19)}, "writer must have one text or whole number for each of the 20 images"),
         ({"writer": np.zeros(20)}, "writer must have one text or whole number"),
         ({"ids": np.array(["a"] * 20)}, 'contains the sample "a" twice'),

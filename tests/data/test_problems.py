@@ -72,18 +72,6 @@ def test_class_names_that_differ_by_case_or_spaces() -> None:
     ]
 
 
-def test_words_for_a_missing_value() -> None:
-    """Columns that neither group nor partition the images may have missing values, and "none" may be a name."""
-    words = np.array(["<NA>", "nan", "none", "4"] * 10)
-    columns = {"Patient ID": words, "site": words, "age": words}
-    data = make_dataset(pixels(), [0] * 20 + [1] * 20, [0, 0, 0, 1, 2] * 8, ("None", "mucus"), columns=columns)
-    remedy = "if this means that it is missing, fill it in, or remove the images"
-    assert find_problems(data, columns=("site", "")) == [
-        f'the label of 20 images is "None": {remedy}',
-        *(f'the {key} of 10 images is "{word}": {remedy}' for key in list(columns)[:2] for word in ("<NA>", "nan")),
-    ]
-
-
 def test_concepts_without_a_word() -> None:
     (sentence,) = problems(pixels(), concepts=("0", "粘液"))
     assert '("0" for class "debris", "粘液" for class "mucus"): describe the classes in [concepts]' in sentence

@@ -134,7 +134,7 @@ def test_a_class_with_two_groups_is_refused() -> None:
     labels, groups = in_groups("a", "a", "a", "bb", "bbb")
     with pytest.raises(
         FedBMError,
-        match='class "b" has images of only 2 different values of patient, .* need one each: use split = "stratified"',
+        match='class "b" has images of only 2 different values of patient, but each of 3 subsets needs one: add',
     ):
         split_groups(labels, groups)
 
@@ -150,7 +150,7 @@ def test_shared_groups_are_found() -> None:
     ("labels", "split", "classes", "sentence"),
     [
         ([0, 0, 0], None, ["a"], r"here has 1 class \(a\)"),
-        ([0, 0, 0, 1, 1], None, ["a", "b"], 'class "b" of here has 2 images'),
+        ([0, 0, 0, 1, 1], None, ["a", "b"], 'here has too few images of class "b": 2'),
         ([0, 0, 0, 1, 1], [0, 1, 2, 1, 2], ["a", "b"], 'here has no training image of class "b"'),
     ],
 )

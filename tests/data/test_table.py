@@ -104,9 +104,9 @@ def test_missing_files_are_bad_files(tmp_path) -> None:
         (
             ROWS,
             "where,label,split,site",
-            r"no column path: its columns are where, label, split and site; name .* --path-c",
+            r'needs one column "path", but its columns are where, label, split, site: name one by --path-column',
         ),
-        (ROWS, "path,lable,split,site", r'has no column label \(did you mean "lable"\?\)'),
+        (ROWS, "path,lable,split,site", r'needs one column "label" \(did you mean "lable"\?\)'),
         (ROWS, "path,label,split,split", "must contain unique column names"),
         ([], "path,label", "has no rows"),
         ([*ROWS, "a.png,cat"], "path,label,split,site", r"row 7 of .* has 2 values for 4 columns \(a.png"),
@@ -115,15 +115,15 @@ def test_missing_files_are_bad_files(tmp_path) -> None:
         (
             [*ROWS, "a.png,cat,tarin,x"],
             "path,label,split,site",
-            r'is "tarin" \(did you mean "train"\?\): it must be train',
+            r'row 7 of .* has the split "tarin" \(did you mean "train"\?\), but it must be train',
         ),
         (
             [*ROWS, "a.png,cat,,x"],
             "path,label,split,site",
-            r'the split of a.png in .* is "": it must be train, val or test',
+            r'row 7 of .* has the split "", but it must be train, val or test',
         ),
         ([*ROWS, "a.png,cow,test,x"], "path,label,split,site", 'no training image of class "cow"'),
-        (without(2, 3)[:4], "path,label", 'class "cat" of .* has 2 images'),
+        (without(2, 3)[:4], "path,label", 'too few images of class "cat": 2'),
         ([row.replace("dog", "cat") for row in ROWS], "path,label,split,site", r"has 1 class \(cat\)"),
         ([*ROWS, 'a.png,"cat,train,x'], "path,label,split,site", "is not a valid CSV table"),
     ],
@@ -207,18 +207,26 @@ def test_columns_are_recognised_or_named(tmp_path, head, options, note) -> None:
 @pytest.mark.parametrize(
     ("head", "options", "sentence"),
     [
-        ("path,dx,diagnosis,site", {}, "has the columns dx and diagnosis: name one by --label-column"),
+        (
+            "path,dx,diagnosis,site",
+            {},
+            'needs one column "label", but its columns are path, dx, diagnosis, site: name one by --label-c',
+        ),
         (
             "path,kind,split,site",
             {},
-            "has no column label: its columns are path, kind, split and site; name one by --l",
+            'needs one column "label", but its columns are path, kind, split, site: name one by --l',
         ),
         (
             "path,label,split,site",
             {"label_column": "lable"},
-            r'no column "lable" \(did you mean "label"\?\): its columns',
+            r'one column "lable" \(did you mean "label"\?\), but its columns',
         ),
-        ("path,label,split,site", {"path_column": "image"}, 'has no column "image": its columns are path, label'),
+        (
+            "path,label,split,site",
+            {"path_column": "image"},
+            'needs one column "image", but its columns are path, label',
+        ),
     ],
 )
 def test_ambiguous_and_unknown_columns_are_refused(tmp_path, head, options, sentence) -> None:
@@ -252,16 +260,16 @@ def test_one_hot_columns_are_labels(tmp_path) -> None:
     assert list(index.columns) == ["age"]
     with_sex = [f"{row},{i % 3 // 2}" for i, row in enumerate(rows)]
     with pytest.raises(
-        FedBMError, match="row 3 of .* has 2 labels in the columns cat, dog, cow and sex, .* not supported"
+        FedBMError, match="row 3 of .* one 1 and otherwise 0 in the columns cat, dog, cow, sex: .* not supported"
     ):
         scan(make(tmp_path, with_sex, f"{head},sex"))
     index = detect(make(tmp_path, with_sex, f"{head},sex"), label_column="cat, dog").scan()
     assert (index.classes, list(index.columns)) == (("cat", "dog"), ["cow", "age", "sex"])
     as_words = [row.replace("1.0", "True").replace("0.0", "False") for row in rows]  # as pandas writes them
     assert detect(make(tmp_path, as_words, head), label_column="cat,dog").scan().labels.tolist() == [0, 1] * 3
-    with pytest.raises(FedBMError, match="row 2 of .* has 0 labels"):
+    with pytest.raises(FedBMError, match="row 2 of .* must have one 1 and otherwise 0"):
         detect(make(tmp_path, rows, head), label_column="cat,cow")
-    with pytest.raises(FedBMError, match="row 1 of .* has a value other than 0 and 1 in cat and age"):
+    with pytest.raises(FedBMError, match="row 1 of .* must have one 1 and otherwise 0 in the columns cat, age"):
         detect(make(tmp_path, rows, head), label_column="cat,age")
 
 
@@ -287,7 +295,7 @@ def test_labels_of_a_folder_may_be_in_another_file(tmp_path, name, archive) -> N
     assert data.images[:, 0, 0, 0].tolist() == list(reversed(range(30)))
     assert data.labels.tolist() == [0, 1] * 15
     assert list(data.columns) == ["patient"]
-    assert "not used, because labels.csv has no row for them: 1 file" in data.notes
+    assert "files that are not used, because labels.csv has no row for them: 1" in data.notes
 
 
 @pytest.mark.parametrize(
@@ -295,7 +303,11 @@ def test_labels_of_a_folder_may_be_in_another_file(tmp_path, name, archive) -> N
     [
         (["9,cat"], {}, r"1 of the 7 images in .*labels.csv are missing in .*images, the first is 9: add them"),
         (["0.png,cat"], {}, r'labels.csv contains the sample "0.png" twice'),
-        (["twice,cat"], {}, r"names an image that is twice in .*images, a/twice.png and b/twice.png: write its folder"),
+        (
+            ["twice,cat"],
+            {},
+            r"names an image that is twice in .*images, a/twice.png and b/twice.png: write folder and file ending",
+        ),
         ([], {"metadata": None}, "columns of a table, but .*images is not a table. Give .* as --metadata TABLE"),
     ],
 )

@@ -171,10 +171,10 @@ def test_a_partition_made_in_python_is_of_these_training_samples(tiny: dict[str,
         with pytest.raises(FedBMError, match=why):
             make_plan(config, dataset=data, partition=fedbm.Partition(clients, "mine"))
 
-    refuse(f"the partition assigns sample {test[0]} to a client, but it is not a training sample", train, test)
+    refuse(f"the partition assigns sample {test[0]}, which is not a training sample of digits", train, test)
     refuse("client 1 of the partition has no samples", train, train[:0])
-    refuse("the partition contains sample 5000, but digits has samples 0 to 1796", train, [5000])
-    refuse("the partition contains sample -1", train, [-1])
+    refuse("the partition assigns sample 5000, which is not a training sample of digits", train, [5000])
+    refuse("the partition assigns sample -1", train, [-1])
     refuse(f"the partition contains sample {train[0]} more than once", train, train[:1])
     refuse("a partition needs a list of sample numbers for each client")
     few = make_plan(config, dataset=data, partition=fedbm.Partition((train[7:50], train[50:90]), "mine"))

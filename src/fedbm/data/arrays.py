@@ -13,10 +13,8 @@ from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, check_image_shape, make_dataset
 from fedbm.data.decode import Decoded, decode_image, decode_images, describe_enlarging, round_up_size
 from fedbm.data.readers.sample_index import SampleIndex, encode_labels, text_array
-from fedbm.data.splits import SPLIT_CODES, choose_split
+from fedbm.data.splits import choose_split, parse_split
 from fedbm.errors import FedBMError, did_you_mean
-
-VALUES = "use uint8 from 0 to 255, or floating-point numbers from 0 to 1"
 
 
 def from_arrays(
@@ -62,7 +60,7 @@ def from_arrays(
     pixels = to_pixels(images, "images")
     count, height, width, depth = pixels.shape
     names, numbers = _read_labels(labels, classes, count)
-    codes = None if split is None else _read_split(split, count)
+    codes = None if split is None else parse_split(_to_array(split, "split", count).tolist(), "split")
     texts = {key: text_array(_to_array(values, key, count).tolist()) for key, values in (columns or {}).items()}
     side, ids = size or round_up_size(max(height, width)), [f"image {i}" for i in range(count)]
     squeezed = pixels if depth == 3 else pixels[..., 0]
@@ -113,17 +111,17 @@ def from_torch(
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and len(dataset)):
         raise FedBMError(f"the {type(dataset).__name__} has no items: use a map-style data set of (image, label)")
     images: list[NDArray[np.uint8]] = []
-    labels, own, largest = [], (0, 0, 0), 0
+    labels, largest, depth = [], 0, channels
     for i in range(len(dataset)):
         item = dataset[i]
         if not isinstance(item, tuple | list) or len(item) < 2 or np.asarray(item[1]).size != 1:
             raise FedBMError(f"item {i} of the data set is not (image, label) with one label: return such pairs")
         pixels = _image_pixels(item[0], f"image {i}")
-        own, largest = own if images else pixels.shape, max(largest, *pixels.shape[:2])
-        if not channels and pixels.shape[2] != own[2]:
-            raise FedBMError(f"image {i} has {pixels.shape[2]} channels, but image 0 has {own[2]}: give channels=1")
-        side = size or round_up_size(max(own))
-        images.append(decode_image(pixels if pixels.shape[2] == 3 else pixels[..., 0], side, channels or own[2]))
+        side, largest = max(pixels.shape[:2]), max(largest, *pixels.shape[:2])
+        size, depth = size or round_up_size(side), depth or pixels.shape[2]
+        if not channels and pixels.shape[2] != depth:
+            raise FedBMError(f"image {i} has {pixels.shape[2]} channels, but image 0 has {depth}: give channels=1")
+        images.append(decode_image(pixels if pixels.shape[2] == 3 else pixels[..., 0], size, depth))
         labels.append(np.asarray(item[1]).item())
     names = getattr(dataset, "classes", None) if classes is None else classes
     made = from_arrays(np.stack(images), labels, names, **{"name": "torch", **more})
@@ -145,39 +143,36 @@ def to_pixels(given: ArrayLike, what: str) -> NDArray[np.uint8]:
         images = images[..., None]
     elif images.ndim == 4 and shape[3] not in (1, 3):
         images = np.moveaxis(images, 1, 3)
-    problem = ""
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in shape:
-        problem = (
-            f"the shape {list(shape)}: use [n, height, width], or that with 1 or 3 channels as second or last axis"
+        raise FedBMError(
+            f"{what} has the shape {list(shape)}: use [n, height, width], or that with 1 or 3 channels as second or "
+            "last axis"
         )
-    elif images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
-        problem = f"{images.dtype} values: {VALUES}"
-    elif images.dtype != np.uint8 and not np.isfinite(images).all():
-        problem = "NaN or infinite values: replace them"
-    elif images.dtype != np.uint8 and (images.min() < 0 or images.max() > 1):
-        problem = f"values from {images.min():g} to {images.max():g}: {VALUES}, and undo a normalisation"
-    if problem:
-        raise FedBMError(f"{what} has {problem}")
+    is_scaled = np.issubdtype(images.dtype, np.floating) and images.min() >= 0 and images.max() <= 1
+    if images.dtype != np.uint8 and not is_scaled:
+        raise FedBMError(
+            f"{what} has {images.dtype} values: use uint8 from 0 to 255, or floating-point numbers from 0 to 1 without "
+            "NaN; undo a normalisation"
+        )
     scaled = images if images.dtype == np.uint8 else np.rint(images * 255).astype(np.uint8)
     return np.require(scaled, requirements=("C", "W"))
 
 
 def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return class names and the class number of each image."""
-    labels = _to_array(given, "labels", count)
-    if labels.dtype.kind in "OT" and all(isinstance(label, str) for label in labels):  # texts of pandas and NumPy 2
-        labels = np.array(labels.tolist(), dtype=np.str_)
-    if labels.dtype.kind == "U" and classes is None:
-        return encode_labels(labels.tolist())
-    if labels.dtype.kind not in "Uiu":
-        raise FedBMError(f"labels are {labels.dtype}: use whole numbers from 0 up, or class names")
-    if classes is None and labels.max() >= count:  # names of so many classes may not fit into memory
-        raise FedBMError(f"labels contain {labels.max()}, but there are {count} images: number the classes from 0 up")
-    names = tuple(map(str, range(int(labels.max()) + 1) if classes is None else classes))
+    labels = _to_array(given, "labels", count).tolist()
+    if classes is None and all(isinstance(label, str) for label in labels):
+        return encode_labels(labels)
+    if classes is None:
+        largest = max((label for label in labels if isinstance(label, int)), default=-1)
+        if largest >= count:  # names of so many classes may not fit into memory
+            raise FedBMError(f"labels contain {largest}, but there are {count} images: number the classes from 0 up")
+        classes = [str(number) for number in range(largest + 1)]
+    names = tuple(map(str, classes))
     if len(set(names)) < len(names):
         raise FedBMError(f"classes are {', '.join(names)}: give every class a name of its own")
     number_of = {key: k for k, name in enumerate(names) for key in (k, name)}
-    numbers = [number_of.get(label, -1) for label in labels.tolist()]
+    numbers = [number_of.get(label, -1) for label in labels]
     if -1 in numbers:
         wrong = labels[first := numbers.index(-1)]
         raise FedBMError(
@@ -185,14 +180,6 @@ def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple
             f"{len(names) - 1} or a name in classes"
         )
     return names, np.array(numbers, dtype=np.int64)
-
-
-def _read_split(given: Any, count: int) -> NDArray[np.uint8]:
-    codes: dict[Any, int] = {**SPLIT_CODES, 0: 0, 1: 1, 2: 2}
-    split = _to_array(given, "split", count).tolist()
-    if wrong := [value for value in split if value not in codes]:
-        raise FedBMError(f"split contains {wrong[0]!r}, but it must contain 0, 1, 2 or train, val, test")
-    return np.array([codes[value] for value in split], dtype=np.uint8)
 
 
 def _to_array(values: Any, what: str, count: int | None = None) -> NDArray[Any]:

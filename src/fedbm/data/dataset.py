@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedbm.config.options import DataOptions, check
 from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
-from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
+from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes
 from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images, describe_enlarging
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
@@ -26,7 +26,7 @@ from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
-from fedbm.utils.text import format_count, make_html
+from fedbm.utils.text import make_html
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -181,28 +181,23 @@ def load(
     table = Path(metadata).expanduser() if metadata else None
     if table and folder and not table.exists() and (folder / table).exists():
         table = folder / table
-    columns: dict[str, Any] = {"path_column": path_column, "label_column": label_column}
-    if label_column and table and not is_table(Path(name_or_path)):
-        columns["labels"] = table
+    labels = table if label_column and not is_table(Path(name_or_path)) else None
     with _explain_os_errors(name_or_path):
+        columns = (path_column, label_column, labels)
         name, source = _locate(name_or_path, split_seed, size, Path(folder or download_folder()), columns)
         table_digest = sha256_file(table) if table else None
 
     def build() -> Decoded:
         with _explain_os_errors(name_or_path):
             index = source.scan()
-        if table and "labels" not in columns:
+        if table and not labels:
             joined = join_metadata(table, index.ids)
             if differing := [key for key in joined if (joined[key] != index.columns.get(key, joined[key])).any()]:
                 raise FedBMError(
                     f'the column "{differing[0]}" has other values in {table.name} than in {name}: rename or remove one'
                 )
             index = replace(index, columns={**index.columns, **joined})
-        files, index = len(index.ids), expand_frames(index)
-        if split == "stratified" and len(index.ids) > files:
-            raise FedBMError(
-                f'{name} has files of several frames, which split = "stratified" would separate: use grouped'
-            )
+        index = expand_frames(index)
         entry, _ = _match_entry(name, index, concepts)
         # Refuse mistakes before decoding, which may take long.
         concept_texts(entry, concepts)
@@ -225,31 +220,26 @@ def load(
         "group": group,
         "split_seed": split_seed,
         "on_bad_file": on_bad_file,
-        # Only if they are set, so that copies prepared by older versions are found.
-        **{key: value for key, value in columns.items() if value and key != "labels"},
-        **({"value_range": list(value_range)} if value_range else {}),
+        "columns": [path_column, label_column],
+        "value_range": value_range,
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
-    prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
-    dataset = make_dataset(name, prepared, concepts)
-    rebuilt = (f"the prepared copy {place} was damaged ({damage}) and was rebuilt",) if damage else ()
-    dataset = replace(dataset, value_range=value_range, notes=dataset.notes + rebuilt)
-    if normalise == "own":
-        return _normalise_by_own(dataset, name)
-    statistics = choose_statistics(dataset, dataset.shape[0], mean, std)
-    return replace(dataset, mean=statistics[0], std=statistics[1])
+    prepared = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
+    dataset = replace(make_dataset(name, prepared, concepts, mean, std), value_range=value_range)
+    return _normalise_by_own(dataset, name) if normalise == "own" else dataset
 
 
-def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> Dataset:
+def make_dataset(
+    name: str, prepared: Decoded, concepts: Mapping[str, str], mean: Sequence[float] = (), std: Sequence[float] = ()
+) -> Dataset:
     """Return the data set of prepared images, with what the catalogue knows about its classes."""
     index = prepared.index
     assert index.split is not None
     entry, notes = _match_entry(name, index, concepts)
     notes += index.notes
     if prepared.skipped:
-        count = format_count(len(prepared.skipped), "unreadable image")
-        notes.append(f"skipped {count}, the first is {prepared.skipped[0]}")
-    mean, std = choose_statistics(entry, prepared.images.shape[3])
+        notes.append(f"skipped unreadable images: {len(prepared.skipped)}, the first is {prepared.skipped[0]}")
+    mean, std = choose_statistics(entry, prepared.images.shape[3], mean, std)
     return Dataset(
         name=entry.name,
         classes=index.classes,
@@ -262,7 +252,7 @@ def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> D
         std=std,
         hflip=entry.hflip,
         vflip=entry.vflip,
-        recommends=_select_recommendations(entry, index.columns),
+        recommends=entry.recommends,
         checksum=prepared.checksum,
         notes=tuple(notes),
         ids=text_array(index.ids),
@@ -289,23 +279,22 @@ def download_folder() -> Path:
 
 
 def _locate(
-    name_or_path: str | Path, seed: int, size: int | None, folder: Path, columns: Mapping[str, Any]
+    name_or_path: str | Path, seed: int, size: int | None, folder: Path, columns: tuple[str, str, Path | None]
 ) -> tuple[str, Source]:
     """Return the name of the data and its source. A folder named digits must be given as ./digits."""
     found = (Path("digits"), digits()) if name_or_path == "digits" else find_by_reader(str(name_or_path))
     if found is not None:
-        if any(columns.values()):
+        if any(columns):
             raise FedBMError(f"path_column and label_column have no effect on {name_or_path}: remove them")
         return normalize_name(found[0].stem), found[1]
     path = Path(name_or_path).expanduser()
-    if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix or os.path.exists(path):
-        source = detect(path, seed, **columns)
+    entry = CATALOG.get(str(name_or_path))
+    if entry is None or os.path.exists(path):
+        source = detect(path, seed, *columns)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
-    near = did_you_mean(path.name, [here.name for here in Path().glob("[!.]*")])
-    entry = find_entry(str(name_or_path), f"there is no such file or folder here{near}, and ")
     if place := find_download(entry.name, folder, size):
-        return entry.name, detect(place, seed, **columns)
+        return entry.name, detect(place, seed, *columns)
     raise FedBMError(
         f"the images of {entry.name} are not here: run 'fedbm data get {entry.name}', "
         "or give the path of a copy as --data PATH, or the folder that contains it as --data-dir DIR"
@@ -363,13 +352,6 @@ def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(given.get(name, text) for name, text in entry.classes.items())
 
 
-def _select_recommendations(entry: Entry, columns: Mapping[str, object]) -> Recommends:
-    """Return the entry's recommendations, without a partition by a column that these samples do not have."""
-    if entry.recommends.get("partition_column") in (None, *columns):
-        return entry.recommends
-    return {key: value for key, value in entry.recommends.items() if key not in ("partition", "partition_column")}
-
-
 def choose_statistics(
     source: Entry | Dataset, channels: int, mean: Sequence[float] = (), std: Sequence[float] = ()
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -379,9 +361,7 @@ def choose_statistics(
     if not mean and not std:
         return (sum(source.mean) / len(source.mean),) * channels, (sum(source.std) / len(source.std),) * channels
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
-        raise FedBMError(
-            f"mean and std must have {format_count(channels, 'number')} each, one per channel, and std must be above 0"
-        )
+        raise FedBMError(f"mean and std must have one number per channel, here {channels}, and std must be above 0")
     return tuple(mean), tuple(std)
 
 

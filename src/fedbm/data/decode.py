@@ -8,11 +8,10 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
@@ -21,29 +20,17 @@ from numpy.typing import NDArray
 
 from fedbm.data.readers.dicom import is_dicom, read_frame
 from fedbm.data.readers.sample_index import Encoded, Frame, SampleIndex
-from fedbm.errors import FedBMError, join_words
+from fedbm.errors import FedBMError
 
 BadFiles = Literal["refuse", "skip"]
 Progress = Callable[[int, int], None]  # (images done, images in total)
 ValueRange = tuple[float, ...]  # grey values that become black and white; empty: the usual ones
 
 MAX_16_BIT = 2**16 - 1
-MIN_LEVELS = 32  # of 256: note if most DICOM images have fewer
 
 _MODES = {1: "L", 3: "RGB"}
-_FORMATS = ("JPEG", "MPO", "PNG", "TIFF", "BMP", "WEBP")  # MPO: a JPEG as written by some cameras
+_FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
 _BATCH = 32  # images per thread
-
-
-@dataclass(frozen=True)
-class _Traits:
-    """What the user should know about an image."""
-
-    ranged: bool = False  # whether value_range applies: it is grey, and has more than 8 bits or is DICOM
-    peak: int | None = None  # the largest value of an image of 16 bits
-    flat: bool = False  # whether a DICOM image has few grey levels
-    pages: int = 1
-    side: int = 0  # longer side of the image in its file, in pixels
 
 
 @dataclass(frozen=True)
@@ -82,10 +69,10 @@ def _ignore_warnings() -> Iterator[None]:
 
 def _decode(
     source: Encoded | Frame, size: int, channels: int, value_range: ValueRange
-) -> tuple[NDArray[np.uint8], _Traits]:
+) -> tuple[NDArray[np.uint8], int]:
+    """Return the image, and the longer side of the image in its file."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    traits = _Traits()
     try:
         number = None
         if isinstance(source, Frame):
@@ -96,42 +83,32 @@ def _decode(
             image = Image.fromarray(source)
         elif number is not None or is_dicom(source):
             pixels, ends = read_frame(source, number, value_range)
-            pixels = _scale(pixels, *ends) if ends else pixels.astype(np.uint8)
-            image = Image.fromarray(pixels)
-            if ends:
-                traits = _Traits(ranged=True, flat=int(pixels.max()) - int(pixels.min()) < MIN_LEVELS)
+            image = Image.fromarray(_scale(pixels, *ends) if ends else pixels.astype(np.uint8))
         else:
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
-                if opened.format not in _FORMATS:
-                    raise DecodeError(f"{opened.format}, not {join_words(sorted({*_FORMATS} - {'MPO'}))}")
+            content = io.BytesIO(source) if isinstance(source, bytes) else source
+            with Image.open(content, formats=_FORMATS) as opened:
                 # Decode a large JPEG at reduced size, but at least twice the target. A smaller size would be visible.
                 opened.draft(None, (2 * size, 2 * size))
-                pages = getattr(opened, "n_frames", 1) if opened.format == "TIFF" else 1
                 image = ImageOps.exif_transpose(opened)
-            traits = _Traits(pages=pages)
         if image.mode.startswith(("I", "F")):  # grey of 16 or 32 bits, which convert() would clip at 255
             values = np.asarray(image)
             low, high = values.min(), values.max()
-            if not np.isfinite([low, high]).all():
-                raise DecodeError("values that are not finite numbers, such as NaN")
-            traits = _Traits(ranged=True, peak=int(high), pages=traits.pages)
-            if not value_range and (image.mode == "F" or low < 0 or high > MAX_16_BIT):
+            usual = image.mode != "F" and low >= 0 and high <= MAX_16_BIT
+            if not (np.isfinite([low, high]).all() if value_range else usual):
                 raise DecodeError(
-                    f"values from {low:g} to {high:g}, use --value-range LOW,HIGH to choose black and white"
+                    f"values from {low:g} to {high:g}, which need --value-range LOW,HIGH if they are numbers"
                 )
             image = Image.fromarray(_scale(values, *value_range) if value_range else (values >> 8).astype(np.uint8))
-        traits = replace(traits, side=max(image.size))
+        side = max(image.size)
         if image.mode != _MODES[channels]:
             image = image.convert(_MODES[channels])
         if image.size != (size, size):
             image = image.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(image).reshape(size, size, channels), traits
+        return np.asarray(image).reshape(size, size, channels), side
     except (DecodeError, MemoryError):
         raise
     except UnidentifiedImageError as error:
         raise DecodeError("not an image") from error
-    except Image.DecompressionBombError as error:
-        raise DecodeError("more pixels than Pillow opens, make it smaller") from error
     except Exception as error:  # damaged files raise many kinds of errors: OSError, SyntaxError, struct.error, …
         raise DecodeError(getattr(error, "strerror", None) or " ".join(str(error).split())) from error
 
@@ -155,12 +132,12 @@ def decode_images(
     except MemoryError as error:
         raise FedBMError(f"{count} images of {size}×{size} do not fit into memory: use a smaller size") from error
     problems: dict[int, str] = {}
-    traits: dict[int, _Traits] = {}
+    sides = np.zeros(count, dtype=np.int64)  # before resizing
 
     def decode_one(sample: tuple[int, Encoded | Frame]) -> None:
         i, encoded = sample
         try:
-            images[i], traits[i] = _decode(encoded, size, channels, value_range)
+            images[i], sides[i] = _decode(encoded, size, channels, value_range)
         except DecodeError as error:
             problems[i] = str(error)
 
@@ -172,57 +149,17 @@ def decode_images(
                 done += 1
                 if progress:
                     progress(done, count)
-    if problems:
-        _check_problems(index, problems, on_bad_file)
-    index = replace(index, notes=index.notes + tuple(_describe_traits(list(traits.values()), value_range)))
-    largest = max((found.side for found in traits.values()), default=0)
+    largest = int(sides.max(initial=0))
     if not problems:
         return Decoded(images, index, (), largest)
-    good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
-    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)), largest)
-
-
-def _check_problems(index: SampleIndex, problems: Mapping[int, str], on_bad_file: BadFiles) -> None:
-    """Raise FedBMError if bad files are refused, or if skipping them would leave a class without images."""
-    first, count = min(problems), len(index.ids)
-    example = f"{index.ids[first]} ({problems[first]})"
-    if len(problems) == count:
-        kinds = Counter(os.path.splitext(name)[1] or "no ending" for name in index.ids).most_common(3)
-        endings = ", ".join(f"{number} × {ending}" for ending, number in kinds)
-        raise FedBMError(
-            f"none of the {count} files is a readable image ({endings}), the first is {example}: use JPEG, PNG, "
-            "TIFF, BMP, WebP or DICOM"
-        )
     if on_bad_file == "refuse":
         raise FedBMError(
-            f"{len(problems)} of {count} images cannot be read, the first is {example}: repair or remove them, or use "
+            f"{len(problems)} of {count} images cannot be read, the first is {index.ids[min(problems)]} "
+            f"({problems[min(problems)]}): use JPEG, PNG, TIFF, BMP, WebP or DICOM, repair or remove them, or use "
             'on_bad_file = "skip" (--on-bad-file skip)'
         )
-    for label, name in enumerate(index.classes):
-        members = np.flatnonzero(index.labels == label).tolist()
-        if members and all(i in problems for i in members):
-            raise FedBMError(
-                f'none of the {len(members)} images of class "{name}" can be read, the first is '
-                f"{index.ids[members[0]]} ({problems[members[0]]}): repair them, or remove the class"
-            )
-
-
-def _describe_traits(traits: Sequence[_Traits], value_range: ValueRange) -> Iterator[str]:
-    """Yield what the user should know about files of more than 8 bits or of several pages."""
-    if value_range and not any(found.ranged for found in traits):
-        raise FedBMError("value_range has no effect, because no image is grey with more than 8 bits: remove it")
-    peaks = [found.peak for found in traits if found.peak is not None]
-    if peaks and not value_range and max(peaks) <= MAX_16_BIT // 2:
-        levels, top = (max(peaks) >> 8) + 1, 2 ** max(max(peaks).bit_length(), 8) - 1
-        yield (
-            f"{len(peaks)} images have 16 bits, but no value is above {max(peaks)}, so only {levels} of 256 grey "
-            f"levels remain: use --value-range 0,{top}"
-        )
-    flat = sum(found.flat for found in traits)
-    if 2 * flat > sum(found.ranged for found in traits):
-        yield f"{flat} DICOM images have fewer than {MIN_LEVELS} of 256 grey levels: use --value-range LOW,HIGH"
-    if several := sum(found.pages > 1 for found in traits):
-        yield f"{several} TIFF files have several pages: only the first page is used"
+    good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
+    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)), largest)
 
 
 def round_up_size(side: int) -> int:

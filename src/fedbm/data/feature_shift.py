@@ -16,9 +16,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.column_partitioner import column_of
 from fedbm.data.dataset import Dataset
-from fedbm.data.partition import SHIFTS, Partition, Shift
+from fedbm.data.partition import SHIFTS, Partition, Shift, column_of
 from fedbm.errors import FedBMError, join_words
 from fedbm.utils.seeds import numpy_rng
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
-from fedbm.utils.io import digest_of, read_json
+from fedbm.utils.io import digest_of, read_object
 from fedbm.utils.json_records import Index, JsonRecord, Keys, Length, NonNegative, Range, decode
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
-NEEDS_LISTS = "a partition needs a list of sample numbers for each client, such as [[0, 3], [1, 2]]"
 MAX_DRAWN = 50  # clients in a notebook
+MAX_SOURCES = 20  # clinics or scanners; hundreds of writers are not scored one by one
 ShiftKind = Literal["brightness", "contrast", "blur", "noise"]
 SHIFTS: tuple[ShiftKind, ...] = get_args(ShiftKind)
 Number = Annotated[int, Range(0, 2**63 - 1)]  # of a sample or client
@@ -91,13 +90,15 @@ class Partition:
     shift: Shift | None = None
 
     def __post_init__(self) -> None:
-        for name in ("clients", "held_out"):
-            clients = getattr(self, name)
-            if not isinstance(clients, Iterable):
-                raise FedBMError(NEEDS_LISTS)
-            object.__setattr__(self, name, tuple(map(_sort_samples, clients)))
-        if not self.clients:
-            raise FedBMError(NEEDS_LISTS)
+        try:
+            for name in ("clients", "held_out"):
+                object.__setattr__(self, name, tuple(map(_sort_samples, getattr(self, name))))
+            if not self.clients:
+                raise ValueError("no clients")
+        except (TypeError, ValueError) as error:  # other types, or lists of different lengths
+            raise FedBMError(
+                "a partition needs a list of sample numbers for each client, such as [[0, 3], [1, 2]]"
+            ) from error
 
     def __repr__(self) -> str:
         sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
@@ -159,12 +160,9 @@ def assignment_digest(clients: Any, held_out: Any = None, shift: Shift | None = 
     return digest_of({"clients": clients, **more, **({"shift": vars(shift)} if shift else {})})
 
 
-def parse_partition(value: Any, where: str = "the partition") -> Partition:
-    """Return the partition written by Partition.to_json. Only "format" and "clients" are required."""
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
-    found = decode(_File, value, where)
-    return Partition(**vars(found))
+def parse_partition(value: Any, where: str) -> Partition:
+    """Return the partition in the content of a file. Only "clients" is required."""
+    return Partition(**vars(decode(_File, value, where)))
 
 
 def load_partition(path: Path, dataset: Dataset) -> Partition:
@@ -188,7 +186,7 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
         >>> len(fedbm.load_partition(run.path / "partition.json", fedbm.load("digits", size=16)).clients)
         5
     """
-    value = read_json(path)
+    value = read_object(path, FORMAT)
     partition = parse_partition(value, str(path))
     check_partition(partition, dataset, str(path))
     assigned = np.concatenate([*partition.clients, *partition.held_out])
@@ -215,16 +213,13 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
             raise FedBMError(f"client {place} of {where} has no samples: give it some or remove it")
     if partition.shift is not None and (levels := len(partition.shift.levels)) != len(everyone):
         raise FedBMError(f"{where} has {levels} levels of its feature shift for {len(everyone)} clients")
+    for clients, subset, allowed in (
+        (partition.clients, "training ", dataset.indices("train")),
+        (partition.held_out, "", np.arange(len(dataset.labels))),
+    ):
+        if len(foreign := np.setdiff1d(np.concatenate([np.empty(0, np.int64), *clients]), allowed)):
+            raise FedBMError(f"{where} assigns sample {foreign[0]}, which is not a {subset}sample of {dataset.name}")
     assigned = np.concatenate(everyone)
-    outside = assigned[(assigned < 0) | (assigned >= len(dataset.labels))]
-    if len(outside):
-        raise FedBMError(
-            f"{where} contains sample {outside[0]}, but {dataset.name} has samples 0 to {len(dataset.labels) - 1}"
-        )
-    trained = np.concatenate(partition.clients)
-    foreign = trained[dataset.split[trained] != 0]
-    if len(foreign):
-        raise FedBMError(f"{where} assigns sample {foreign[0]} to a client, but it is not a training sample")
     samples, times = np.unique(assigned, return_counts=True)
     if (times > 1).any():
         raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
@@ -260,12 +255,43 @@ def hold_out(partition: Partition, count: int) -> Partition:
         Partition(iid: 3 clients with 15 samples, 1 held out)
     """
     kept = len(partition.clients) - count
-    if partition.kind == "column":
-        raise FedBMError("the clients are values of a column: hold some out by name, by_column(held_out=…)")
-    if partition.held_out or count < 1 or kept < 1:
-        state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
-        raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")
+    if partition.kind == "column" or partition.held_out or count < 1 or kept < 1:
+        raise FedBMError(
+            f"cannot hold out {count} of {len(partition.clients)} clients: at least 1 must train, none may be held out "
+            "already, and values of a column are held out by name, by_column(held_out=…)"
+        )
     return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
+
+
+class Sources(NamedTuple):
+    """The values of the column, and the number of each image's value."""
+
+    names: tuple[str, ...]
+    numbers: Ints
+
+
+def find_sources(dataset: Dataset, partition: Partition) -> Sources | None:
+    """Return the column's value for each test image, without the images of held-out clients.
+
+    Values are in the order of the clients; a value without training images comes last. Return None if the clients are
+    not the values of a column, or if there are more than MAX_SOURCES values.
+    """
+    if (column := column_of(dataset, partition)) is None:
+        return None
+    values = dataset.columns[column][partition.scored_samples(dataset, "test")].tolist()
+    clients = [str(value) for value in partition.settings.get("values", ())]
+    known = [value for value in dict.fromkeys([*clients, *sorted(set(values))]) if value in set(values)]
+    if len(known) > MAX_SOURCES:
+        return None
+    place = {value: number for number, value in enumerate(known)}
+    names = tuple(value or f"without {column}" for value in known)
+    return Sources(names, np.array([place[value] for value in values], dtype=np.int64))
+
+
+def column_of(dataset: Dataset, partition: Partition) -> str | None:
+    """Return the column that defines the clients; None if another partitioner made them, or the data set lost it."""
+    column = str(partition.settings.get("column", ""))
+    return column if partition.kind == "column" and column in dataset.columns else None
 
 
 def heterogeneity(counts: Ints) -> dict[str, float]:
@@ -294,9 +320,8 @@ def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sort_samples(samples: ArrayLike) -> Ints:
-    """Return a client's sample numbers in ascending order. Raise FedBMError if they are not whole numbers."""
-    with suppress(ValueError):  # lists of different lengths
-        numbers = np.asarray(samples)
-        if numbers.ndim == 1 and (numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer)):
-            return np.sort(numbers.astype(np.int64))
-    raise FedBMError(NEEDS_LISTS)
+    """Return a client's sample numbers in ascending order."""
+    numbers = np.asarray(samples)
+    if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
+        raise ValueError("not whole numbers")
+    return np.sort(numbers.astype(np.int64))

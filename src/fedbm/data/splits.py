@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.readers.sample_index import SampleIndex
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.seeds import numpy_rng
-from fedbm.utils.text import format_count
 
 Split = Literal["auto", "official", "stratified", "grouped"]
 
 SPLITS = ("train", "val", "test")
 # as folders and tables spell them
 SPLIT_CODES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "testing": 2}
+_CODES = {**SPLIT_CODES, "0": 0, "1": 1, "2": 2}  # as values
 FRACTIONS = (0.7, 0.1, 0.2)
 VAL_CUT = (0.875, 0.125)  # parts of a source's training samples that become train and val if it has no val
 TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
@@ -26,6 +26,18 @@ TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
 # Samples with the same value in these columns are similar and must not be separated. A name may also be spelt
 # PatientID, "Patient ID", patient-id and so on.
 _GROUP_COLUMNS = ("patient", "subject", "lesion", "writer", "user")
+
+
+def parse_split(values: Sequence[object], where: str) -> NDArray[np.uint8]:
+    """Return the numbers of the subsets that a column of *where* contains as words or numbers."""
+    words = [str(value).lower() for value in values]
+    if wrong := [number for number, word in enumerate(words) if word not in _CODES]:
+        word = words[wrong[0]]
+        raise FedBMError(
+            f'row {wrong[0] + 1} of {where} has the split "{word}"{did_you_mean(word, SPLIT_CODES)}, but it must be '
+            "train, val or test, or 0, 1 or 2"
+        )
+    return np.array([_CODES[word] for word in words], dtype=np.uint8)
 
 
 def choose_split(
@@ -41,27 +53,30 @@ def choose_split(
         split = "official" if index.split is not None and not group else "grouped" if column else "stratified"
     if split == "official" and index.split is None:
         raise FedBMError(f'{name} has no split of its own: use split = "auto", "stratified" or "grouped"')
-    chosen = index.split if split == "official" else None
-    check_classes(index.labels, chosen, index.classes, name)
-    if chosen is not None and not (chosen == 2).any():
-        raise FedBMError(
-            f'{name} has no test images: add some, or use split = "stratified" or "grouped", which ignores the split '
-            "of the source"
-        )
+    official = index.split if split == "official" else None
+    check_classes(index.labels, official, index.classes, name)
     if split == "grouped":
-        groups = _read_groups(index, column, name)
-        chosen = split_grouped(index.labels, groups, index.classes, column=column, seed=seed)
-        count = len(np.unique(groups))
+        chosen = _divide(index, column, FRACTIONS, seed, name)
+        count = len(np.unique(index.columns[column]))
         return chosen, (
             f"{name} was split 7:1:2 with seed {seed}; each of the {count} values of {column} is in one subset",
         )
-    notes = []
-    if chosen is not None and not (chosen == 1).any():
-        chosen, note = _cut_val(index, chosen, column, seed, name)
-        notes.append(note)
-    if chosen is None:
+    if official is None:
         chosen = split_stratified(index.labels, seed=seed)
-        notes.append(f"each class of {name} was split 7:1:2 with seed {seed}")
+        notes = [f"each class of {name} was split 7:1:2 with seed {seed}"]
+    else:
+        chosen, notes = official.copy(), []
+        if not (chosen == 2).any():
+            raise FedBMError(
+                f'{name} has no test images: add some, or use split = "stratified" or "grouped", which ignores the '
+                "split of the source"
+            )
+        if not (chosen == 1).any():
+            train = np.flatnonzero(chosen == 0)
+            own = column if column in index.columns else None
+            chosen[train] = _divide(index.select(train), own, VAL_CUT, seed, name)
+            count = int((chosen == 1).sum())
+            notes = [f"{name} has no val images: {count} of its {len(train)} train images became val, with seed {seed}"]
     values = index.columns.get(column)
     if values is not None and (shared := find_shared_groups(chosen, values)):
         notes.append(
@@ -71,24 +86,25 @@ def choose_split(
     return chosen, tuple(notes)
 
 
-def _cut_val(
-    index: SampleIndex, split: NDArray[np.uint8], column: str, seed: int, name: str
-) -> tuple[NDArray[np.uint8], str]:
-    """Return *split* with an eighth of the training samples moved to val, and a note about it."""
-    places = np.flatnonzero(split == 0)
-    train = index.select(places)
-    if column in index.columns:
-        groups, how = _read_groups(train, column, name), f"with each value of {column} in one of the two"
-        part = split_grouped(train.labels, groups, index.classes, column=column, seed=seed, fractions=VAL_CUT)
-    else:
-        part, how = split_stratified(train.labels, seed=seed, fractions=VAL_CUT), "an eighth of each class"
-    cut = split.copy()
-    cut[places] = part
-    count = int((part == 1).sum())
-    return (
-        cut,
-        f"{name} has no val images: {count} of its {len(places)} train images became val, {how}, with seed {seed}",
-    )
+def _divide(
+    index: SampleIndex, column: str | None, fractions: Sequence[float], seed: int, name: str
+) -> NDArray[np.uint8]:
+    """Split the samples by *fractions*, each class separately, or by the groups in a column."""
+    if column is None:
+        return split_stratified(index.labels, seed=seed, fractions=fractions)
+    if column not in index.columns:
+        raise FedBMError(
+            f'{name} has no column "{column}"{did_you_mean(column, index.columns)} for a grouped split (its columns: '
+            f"{', '.join(index.columns)}): set group, or add columns with metadata = FILE"
+        )
+    groups = index.columns[column]
+    empty = np.flatnonzero(groups == "")
+    if len(empty):
+        raise FedBMError(
+            f"{len(empty)} samples of {name} have no {column}, the first is {index.ids[empty[0]]}: "
+            'fill in the column, or use split = "stratified"'
+        )
+    return split_grouped(index.labels, groups, index.classes, column=column, seed=seed, fractions=fractions)
 
 
 def find_group_columns(columns: Iterable[str]) -> list[str]:
@@ -164,11 +180,10 @@ def split_grouped(
                 continue
             free = [group for group in order if counts[group, label] and subset_of[group] < 0]
             if not free:
-                subsets = join_words(SPLITS[: len(fractions)], "and")
-                remedy = 'use split = "stratified"' if len(fractions) == len(SPLITS) else "add val images"
                 raise FedBMError(
                     f'class "{classes[label]}" has images of only {groups_with[label]} different values of '
-                    f"{column}, but {subsets} need one each: {remedy}, or remove the class"
+                    f'{column}, but each of {len(fractions)} subsets needs one: add images, use split = "stratified", '
+                    "or remove the class"
                 )
             assign(subset, free[0])
     quota = np.asarray(fractions)[:, None]
@@ -201,25 +216,11 @@ def check_classes(
     counts = np.bincount(labels if split is None else labels[split == 0], minlength=len(classes))
     rarest, least = classes[int(counts.argmin())], int(counts.min())
     if split is None and least < len(SPLITS):
-        images = format_count(least, "image")
-        raise FedBMError(f'class "{rarest}" of {where} has {images}, but train, val and test need at least 3')
+        raise FedBMError(
+            f'{where} has too few images of class "{rarest}": {least}, but train, val and test need at least 3'
+        )
     if least == 0:
         near = did_you_mean(rarest, [name for name, count in zip(classes, counts, strict=True) if count])
         raise FedBMError(
             f'{where} has no training image of class "{rarest}"{near}: add some, or remove the class from val and test'
         )
-
-
-def _read_groups(index: SampleIndex, column: str, name: str) -> NDArray[np.str_]:
-    if column not in index.columns:
-        known = f"its columns are {', '.join(index.columns)}" if index.columns else "add columns with metadata = FILE"
-        problem = f'has no column "{column}"{did_you_mean(column, index.columns)}' if column else "needs group = COLUMN"
-        raise FedBMError(f"for a grouped split {name} {problem}: {known}")
-    values = index.columns[column]
-    empty = np.flatnonzero(values == "")
-    if len(empty):
-        raise FedBMError(
-            f"{len(empty)} samples of {name} have no {column}, the first is {index.ids[empty[0]]}: "
-            'fill in the column, or use split = "stratified"'
-        )
-    return values

@@ -15,12 +15,11 @@ from torch import nn
 from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.catalog.entries import Entry
-from fedbm.data.column_partitioner import by_column, column_of
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
 from fedbm.data.partition import Partition, check_partition, check_scored, hold_out, load_partition
-from fedbm.data.partitioners import PARTITIONERS
+from fedbm.data.partitioners import PARTITIONERS, by_column
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
@@ -89,8 +88,7 @@ def make_plan(
         check_trained(config.method, task, config.train.epochs)  # the package's own are known to fit
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
     texts = task.concepts.texts if task.concepts else ()
-    columns = (config.data.group, column_of(dataset, partition) or "")
-    problems = find_problems(dataset, concepts=texts, stem=stem, columns=columns)
+    problems = find_problems(dataset, concepts=texts, stem=stem)
     notes = (*dataset.notes, *problems, *describe_recipe(config.train))
     return Plan(config, dataset, partition, task, run_id, notes, own, digests)
 

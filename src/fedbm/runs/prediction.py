@@ -20,7 +20,7 @@ from torch import nn
 from fedbm.config.options import parse_numbers
 from fedbm.data.arrays import to_pixels
 from fedbm.data.decode import DecodeError, decode_image
-from fedbm.data.readers.file_tree import list_files, open_folder
+from fedbm.data.readers.file_tree import open_folder
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
@@ -88,7 +88,7 @@ def files_in(path: Path) -> list[Path]:
     """Return the file itself, or the files of a folder that training would read."""
     if not path.is_dir():
         return [path]
-    if files := list_files(open_folder(path)):
+    if files := open_folder(path).images():
         return [path / name for name in files]
     raise FedBMError(f"there is no image in the folder {path}")
 

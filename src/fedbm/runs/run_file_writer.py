@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedbm.data.column_partitioner import find_sources
+from fedbm.data.partition import find_sources
 from fedbm.engine.checkpoint import Progress, best_path, load_best, save_tensors
 from fedbm.engine.clients.backends import uses_cuda_graphs
 from fedbm.engine.environment import environment, settings_digest

@@ -17,10 +17,9 @@ from rich.console import Console
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
-from fedbm.data.column_partitioner import find_sources
 from fedbm.data.dataset import Dataset, check_source
 from fedbm.data.feature_shift import shift_images
-from fedbm.data.partition import Partition
+from fedbm.data.partition import Partition, find_sources
 from fedbm.engine.checkpoint import ClientStates, Progress, load_best, load_checkpoint, remove_stale_files
 from fedbm.engine.clients.backends import make_backend, uses_cuda_graphs
 from fedbm.engine.clients.cohort import LocalSetup

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
@@ -59,31 +58,22 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
     The smallest file with at least *size* pixels is chosen. If all files are smaller, raise FedBMError, because
     catalogued data is not enlarged. Without *size* use the catalogue's size, or else the largest file.
     """
-    try:
-        inside = os.listdir(to)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FedBMError(f"cannot list {to}: {error.strerror}") from error
+    inside = os.listdir(to) if to.is_dir() else []
     for ending in ("", ".zip", ".tar", ".tar.gz", ".tgz"):
         if f"{name}{ending}" in inside:
             return to / f"{name}{ending}"
-    sized = {file: re.fullmatch(rf"{re.escape(name)}(?:_[a-z]\w*?)?(?:_(\d+))?\.npz", file) for file in sorted(inside)}
-    entry = find_entry(name)
-    available = {int(found[1] or 28): to / file for file, found in sized.items() if found}
+    pattern = re.compile(rf"{re.escape(name)}(?:_[a-z]\w*?)?(?:_(\d+))?\.npz")
+    available = {int(found[1] or 28): to / found[0] for file in sorted(inside) if (found := pattern.fullmatch(file))}
     if not available:
         return None
-    largest = available[max(available)]
-    if enough := [pixels for pixels in available if pixels >= (size or entry.size)]:
-        return available[min(enough)]
-    if size:
-        published = [pixels for pixels in entry.md5 if pixels >= size]
-        larger = f"run 'fedbm data get {name} --size {min(published)}', or " if published else ""
+    largest = max(available)
+    enough = [pixels for pixels in available if pixels >= (size or find_entry(name).size)]
+    if size and not enough:
         raise FedBMError(
-            f"{name} is downloaded at {max(available)} × {max(available)} pixels, but size is {size}: {larger}"
-            f"give {largest} as --data to enlarge it"
+            f"{name} is here at {largest} × {largest} pixels, but size is {size}: get a larger file, or give "
+            f"{available[largest]} as --data to enlarge it"
         )
-    return largest
+    return available[min(enough, default=largest)]
 
 
 def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
@@ -107,15 +97,20 @@ def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) ->
 def _append(url: str, part: Path, progress: Progress | None) -> None:
     """Append the missing bytes to *part*."""
     have = part.stat().st_size if part.exists() else 0
-    response = _open(url, have)
-    if response is None:  # nothing is missing
-        return
+    headers = {"User-Agent": f"fedbm/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
+    host = urlsplit(url).netloc
+    try:
+        response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    except HTTPError as error:
+        if error.code == 416 and have:  # nothing is missing
+            return
+        raise FedBMError(f"{host} returned {error.code} {error.reason} for {url}: try again later") from error
+    except (OSError, HTTPException) as error:
+        raise FedBMError(f"cannot reach {host} ({getattr(error, 'reason', error)}): is this machine online?") from error
     with response:
         if response.status != 206:  # the server sends the whole file again
             have = 0
         total = have + int(response.headers.get("Content-Length") or 0)
-        if total - have > shutil.disk_usage(part.parent).free:
-            raise FedBMError(f"{part.parent} has too little free space: {url} needs {(total - have) / 1e9:.1f} GB")
         with part.open("ab" if have else "wb") as stream:
             while block := _read(response):
                 have += stream.write(block)
@@ -124,25 +119,7 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
             stream.flush()
             os.fsync(stream.fileno())
     if have < total or block is None:
-        size = f" of {total:,}" if total else ""
-        raise FedBMError(f"the connection was lost after {have:,}{size} bytes of {url}: run the same command to resume")
-
-
-def _open(url: str, have: int) -> HTTPResponse | None:
-    """Request *url* from byte *have* on. Return None if nothing is missing."""
-    headers = {"User-Agent": f"fedbm/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
-    host = urlsplit(url).netloc
-    try:
-        response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
-        return response
-    except HTTPError as error:
-        if error.code == 416 and have:
-            return None
-        raise FedBMError(f"{host} returned {error.code} {error.reason} for {url}: try again later") from error
-    except (OSError, HTTPException) as error:
-        why = getattr(error, "reason", error)
-        why = getattr(why, "strerror", None) or why
-        raise FedBMError(f"cannot reach {host} ({why}): is this machine online?") from error
+        raise FedBMError(f"the connection was lost after {have:,} bytes of {url}: run the same command to resume")
 
 
 def _read(response: HTTPResponse) -> bytes | None:

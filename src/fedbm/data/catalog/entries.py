@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
+from fedbm.errors import FedBMError, did_you_mean, shorten_list
 
 _WORD = re.compile(r"[A-Za-zÀ-ɏ]{3}")  # a concept text without one is a number, a code or not English
 
@@ -70,14 +70,11 @@ def _read_catalog() -> dict[str, Entry]:
 CATALOG = _read_catalog()
 
 
-def find_entry(name: str, start: str = "") -> Entry:
-    """Return the entry *name*; raise FedBMError if there is none. *start* begins its sentence."""
+def find_entry(name: str) -> Entry:
+    """Return the entry *name*; raise FedBMError if there is none."""
     if name not in CATALOG:
         near = did_you_mean(name.lower(), CATALOG)
-        raise FedBMError(
-            f'{start}no data set is called "{name}"{near}; the catalogue contains {join_words(CATALOG, "and")}; '
-            "give data of your own as the path of a folder or file"
-        )
+        raise FedBMError(f'no data set is called "{name}"{near}; the catalogue contains {", ".join(CATALOG)}')
     return CATALOG[name]
 
 

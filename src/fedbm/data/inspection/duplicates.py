@@ -9,7 +9,6 @@ Copies that were re-encoded, resized, brightened or shifted by 1 % are found. Ro
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 # In HAM10000 118 pairs are within both limits, and 117 of them show the same lesion. The hash alone finds 1,570 pairs.
 MAX_BITS = 6
 MIN_CORRELATION = 0.98
-MAX_PAIRS = 100_000  # close hashes per band: thousands of frames of one video would give hundreds of millions
-MAX_COMPARISONS = 100_000_000  # per band, a few seconds; HAM10000 needs half a million
+MAX_PAIRS = 1_000_000  # thousands of frames of one video would give hundreds of millions
 
 _SIDE = 16  # of a thumbnail; no data set has smaller images
 _CHUNK = 128  # images in memory at a time
@@ -43,54 +41,28 @@ def find_exact_duplicates(images: Images, split: NDArray[np.uint8]) -> Pairs:
 def find_near_duplicates(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int64]) -> tuple[Pairs, bool]:
     """Return all pairs of images that look the same, without the exact *copies*, and whether the search was complete.
 
-    If very many images look the same, only some pairs are compared.
+    Every image is compared with every other. The search stops after MAX_PAIRS pairs.
     """
     thumbnails = _make_thumbnails(images)
     contrast = thumbnails.std(axis=(1, 2))
-    flat = (thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True)).reshape(len(images), -1)
-    unit = flat / np.maximum(contrast * _SIDE, 1e-6)[:, None]
     usable = contrast > 0.5  # grey levels: blank images all look the same
     usable[copies] = False
     samples = np.flatnonzero(usable)
     samples = samples[np.argsort(split[samples], kind="stable")]
-    close, complete = find_close_hashes(_compute_hashes(thumbnails[samples]), MAX_BITS)
-    pairs = samples[close]
-    correlation = np.zeros(len(pairs), dtype=np.float32)
-    for start in range(0, len(pairs), 1 << 16):
-        some = slice(start, start + (1 << 16))
-        correlation[some] = (unit[pairs[some, 0]] * unit[pairs[some, 1]]).sum(axis=1)
-    return pairs[correlation >= MIN_CORRELATION], complete
-
-
-def find_close_hashes(hashes: NDArray[np.uint64], max_bits: int, max_pairs: int = MAX_PAIRS) -> tuple[Pairs, bool]:
-    """Return all i < j with Hamming(hashes i, hashes j) ≤ *max_bits*, and whether the search was complete.
-
-    Hashes are cut into max_bits + 1 bands, so two close hashes are equal in at least one band. For each band, hashes
-    are sorted by it, and neighbours at a distance of 1, 2, 3, … are compared as long as they are equal in the band.
-    The search in a band stops after *max_pairs* pairs or too many comparisons. Only large groups reach these limits.
-    """
-    edges = [64 * band // (max_bits + 1) for band in range(max_bits + 2)]
-    masks = [np.uint64((1 << high) - (1 << low)) for low, high in pairwise(edges)]
-    found, complete = [], True
-    for number, mask in enumerate(masks):
-        order = np.argsort(hashes & mask, kind="stable")
-        ordered = hashes[order]
-        first, distance, count, compared = np.arange(len(hashes)), 1, 0, 0
-        while len(first):
-            first = first[first + distance < len(hashes)]
-            first = first[(ordered[first] ^ ordered[first + distance]) & mask == 0]
-            if len(first) and (count >= max_pairs or compared >= MAX_COMPARISONS):
-                complete = False
-                break
-            differ = ordered[first] ^ ordered[first + distance]
-            close = _BITS_OF_BYTE[differ.view(np.uint8)].reshape(-1, 8).sum(axis=1) <= max_bits
-            count, compared = count + int(close.sum()), compared + len(first)
-            for earlier in masks[:number]:  # a pair that agrees in an earlier band was found there
-                close &= differ & earlier != 0
-            found.append(np.sort([order[first[close]], order[first[close] + distance]], axis=0))
-            distance += 1
-    pairs = np.concatenate([np.zeros((2, 0), dtype=np.int64), *found], axis=1)
-    return pairs[:, np.lexsort((pairs[1], pairs[0]))].T, complete
+    thumbnails, hashes = thumbnails[samples], _compute_hashes(thumbnails[samples])
+    flat = (thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True)).reshape(len(samples), _SIDE * _SIDE)
+    unit = flat / (contrast[samples] * _SIDE)[:, None]
+    found, count = [np.zeros((0, 2), dtype=np.int64)], 0
+    for start in range(0, len(samples), _CHUNK):
+        correlation = unit[start : start + _CHUNK] @ unit[start:].T
+        pairs = start + np.argwhere(np.triu(correlation >= MIN_CORRELATION, k=1))
+        differ = hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]
+        close = _BITS_OF_BYTE[differ.view(np.uint8)].reshape(-1, 8).sum(axis=1) <= MAX_BITS
+        found.append(samples[pairs[close]])
+        count += int(close.sum())
+        if count > MAX_PAIRS:
+            break
+    return np.concatenate(found), count <= MAX_PAIRS
 
 
 def _make_thumbnails(images: Images) -> NDArray[np.float32]:
@@ -111,9 +83,9 @@ def _cell_weights(size: int) -> NDArray[np.float32]:
 
 
 def _compute_hashes(thumbnails: NDArray[np.float32]) -> NDArray[np.uint64]:
-    frequency, position = np.arange(8)[:, None], np.arange(_SIDE)
-    cosines = np.cos(np.pi * frequency * (2 * position + 1) / (2 * _SIDE)).astype(np.float32)
-    coefficients = (cosines @ thumbnails @ cosines.T).reshape(len(thumbnails), 64)
+    from scipy.fft import dctn
+
+    coefficients = dctn(thumbnails, axes=(1, 2))[:, :8, :8].reshape(len(thumbnails), 64)
     coefficients[:, 0] = -np.inf  # the mean: ignore brightness
     bits = coefficients > np.median(coefficients[:, 1:], axis=1, keepdims=True)
     return np.packbits(bits, axis=1).view(np.uint64).ravel()

@@ -16,7 +16,6 @@ from fedbm.data.inspection.problems import choose_samples, find_problems
 from fedbm.data.splits import SPLITS, find_group_columns, find_shared_groups
 from fedbm.errors import shorten_list
 from fedbm.utils.io import atomic_write
-from fedbm.utils.text import format_count
 
 FORMAT = 1
 MIN_IMAGES = {"train": 10, "val": 5, "test": 5}  # warn if a class has fewer
@@ -77,8 +76,7 @@ class Inspection:
         ]
         for pairs, kind in ((self.exact, "equal"), (self.near, "nearly equal")):
             crossing = len(pairs_across_splits(data.split, pairs))
-            counted = format_count(len(pairs), "pair")
-            lines.append(f"duplicates: {counted} of {kind} images, {crossing} of them in different subsets")
+            lines.append(f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets")
         for column, values in self.shared.items():
             known = np.unique(data.columns[column][data.columns[column] != ""])
             lines.append(f"{column}: {len(values)} of {len(known)} values are in more than one subset")
@@ -113,7 +111,7 @@ class Inspection:
 
 
 def inspect(dataset: Dataset) -> Inspection:
-    """Inspect every image of a data set. 17,000 images of 128 pixels take about 5 seconds.
+    """Inspect every image of a data set. 17,000 images of 128 pixels take less than 10 seconds.
 
     Args:
         dataset: the data set.
@@ -123,8 +121,8 @@ def inspect(dataset: Dataset) -> Inspection:
 
     Example:
         >>> import fedbm
-        >>> fedbm.inspect(fedbm.load("digits")).warnings[0][:43]
-        '21 pairs of nearly equal images in differen'
+        >>> fedbm.inspect(fedbm.load("digits")).warnings[0][:44]
+        'pairs of nearly equal images in different su'
     """
     exact = find_exact_duplicates(dataset.images, dataset.split)
     near, near_complete = find_near_duplicates(dataset.images, dataset.split, exact[:, 1])
@@ -155,16 +153,11 @@ def pairs_across_splits(split: NDArray[np.uint8], pairs: Pairs) -> Pairs:
     return np.asarray(pairs[split[pairs[:, 0]] != split[pairs[:, 1]]])
 
 
-def sample_name(dataset: Dataset, sample: int) -> str:
-    return str(dataset.ids[sample]) if len(dataset.ids) else f"sample {sample}"
-
-
 def _find_warnings(found: Inspection) -> Iterator[str]:
     data, counts = found.dataset, found.dataset.counts()
     for (subset, least), row in zip(MIN_IMAGES.items(), counts, strict=True):
         rare = [f"{data.classes[k]} ({row[k]})" for k in np.argsort(row, kind="stable") if row[k] < least]
-        if rare:
-            yield _count_items(rare, "class has", "classes have", f"fewer than {least} {subset} images")
+        yield from _list_items(f"classes with fewer than {least} {subset} images", rare)
     train = counts[0]
     if train.max() >= MAX_IMBALANCE * train.min():
         most, least = data.classes[train.argmax()], data.classes[train.argmin()]
@@ -172,30 +165,27 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
             f"{most} has {train.max() / train.min():.0f} times the training images of {least}: "
             "use macro-F1, because accuracy hides rare classes"
         )
-    if found.pixels.constant:
-        names = [sample_name(data, sample) for sample in found.pixels.constant]
-        yield _count_items(names, "image has", "images have", "a single colour")
+    yield from _list_items("images with a single colour", data.ids[list(found.pixels.constant)].tolist())
     for pairs, sign, kind in ((found.exact, "=", "duplicate"), (found.near, "≈", "nearly equal")):
-        if len(crossing := pairs_across_splits(data.split, pairs)):
-            named = [[f"{sample_name(data, i)} ({SPLITS[data.split[i]]})" for i in pair] for pair in crossing.tolist()]
-            names = [f"{copy} {sign} {first}" for first, copy in named]
-            yield _count_items(names, "pair", "pairs", f"of {kind} images in different subsets")
+        crossing = pairs_across_splits(data.split, pairs).tolist()
+        named = [[f"{data.ids[i]} ({SPLITS[data.split[i]]})" for i in pair] for pair in crossing]
+        names = [f"{copy} {sign} {first}" for first, copy in named]
+        yield from _list_items(f"pairs of {kind} images in different subsets", names)
     if not found.near_complete:
         yield "very many images look the same, like frames of a video, so only some pairs were compared"
     for column in find_group_columns(data.columns):
-        if shared := found.shared[column]:
-            yield _count_items(
-                shared, "value", "values", f"of {column} in more than one subset, so scores may be too high"
-            )
+        what = f"values of {column} in more than one subset, so scores may be too high"
+        yield from _list_items(what, found.shared[column])
     contradictory = found.exact[data.labels[found.exact[:, 0]] != data.labels[found.exact[:, 1]]]
-    if len(contradictory):
-        labels = [[f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
-        yield _count_items([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
+    labels = [[f"{data.ids[i]} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
+    yield from _list_items("images with two labels", [" and ".join(pair) for pair in labels])
     yield from find_problems(data, concepts=data.concepts)
 
 
-def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:
-    return f"{format_count(len(items), one, many)} {what}: {shorten_list(items, MAX_NAMED)}"
+def _list_items(what: str, items: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence that names the first items, if there are any."""
+    if items:
+        yield f"{what}: {shorten_list(items, MAX_NAMED)}"
 
 
 def _duplicates_json(data: Dataset, pairs: Pairs) -> dict[str, Any]:
@@ -204,7 +194,7 @@ def _duplicates_json(data: Dataset, pairs: Pairs) -> dict[str, Any]:
         "pairs": len(pairs),
         "across_splits": len(crossing),
         "first_across": [
-            [{"id": sample_name(data, sample), "split": SPLITS[data.split[sample]]} for sample in pair]
+            [{"id": str(data.ids[sample]), "split": SPLITS[data.split[sample]]} for sample in pair]
             for pair in crossing[:MAX_LISTED].tolist()
         ],
     }

@@ -7,15 +7,13 @@ this every time it starts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG, describe_wordless
 from fedbm.data.dataset import Dataset
-from fedbm.data.splits import find_group_columns
 from fedbm.errors import join_words, shorten_list
-from fedbm.utils.text import format_count
 
 MAX_SAMPLES_PER_CLASS = 16
 MAX_SAMPLES = 512
@@ -24,22 +22,17 @@ MIN_SHARE_GAP = 0.5  # warn if the shares of grey images of two classes differ b
 MIN_LEVELS = 64  # of 256: 12-bit values in 16-bit files become 16 levels, 14-bit values 64
 MAX_SIZE_FOR_3X3 = 32  # pixels: the 7x7 stem and the stages after it divide the size by 32
 MAX_NAMED = 3  # classes in a sentence
-# as programs write a missing value; a person may call a class "none", and "Na" is sodium
-MISSING = ("#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null")
 
 
-def find_problems(
-    dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7", columns: Iterable[str] = ()
-) -> list[str]:
+def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
     """Return a sentence for each problem: what is wrong, where, and what to do.
 
-    *concepts* are the classes' texts if the method reads them, *stem* is the model's first layer ("" for a user's own
-    model), and *columns* divide the samples in addition to patient and the like.
+    *concepts* are the classes' texts if the method reads them, and *stem* is the model's first layer ("" for a user's
+    own model).
     """
     return [
         *_check_pixels(dataset),
         *_check_class_names(dataset.classes),
-        *_check_missing(dataset, columns),
         *describe_wordless(dataset.classes, concepts),
         *_check_stem(dataset.shape[1], stem),
     ]
@@ -82,19 +75,6 @@ def _check_class_names(classes: Sequence[str]) -> Iterator[str]:
     pairs = [join_words(names, "and") for key, names in same.items() if len(names) > 1 and len(key) > 1]
     if pairs:  # "A" and "a" are different letters
         yield f"classes differ only by case or spaces ({shorten_list(pairs, MAX_NAMED)}): give each class one name"
-
-
-def _check_missing(dataset: Dataset, columns: Iterable[str]) -> Iterator[str]:
-    values = {"label": np.array(dataset.classes)[dataset.labels]}
-    names = (*find_group_columns(dataset.columns), *columns)
-    values |= {key: dataset.columns[key] for key in names if key in dataset.columns}
-    for key, some in values.items():
-        for value, count in zip(*np.unique(some, return_counts=True), strict=True):
-            if value in MISSING:
-                yield (
-                    f'the {key} of {format_count(count, "image")} is "{value}": if this means that it is missing, fill '
-                    "it in, or remove the images"
-                )
 
 
 def _check_stem(size: int, stem: str) -> Iterator[str]:

@@ -12,27 +12,30 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbm.data.readers.file_tree import IMAGE_ENDINGS
 from fedbm.data.readers.sample_index import Encoded, Frame, SampleIndex, load_bytes, text_array
 from fedbm.data.splits import find_group_columns
 from fedbm.errors import FedBMError
-from fedbm.utils.text import format_count
 
 MISSING = 'reading it needs pydicom: pip install "fedbm[dicom]"'
 _MAGIC = slice(128, 132)  # these bytes of a DICOM file are DICM
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")  # such files are not opened to look
+
+
+class _Header(NamedTuple):
+    frames: int = 1
+    patient: str = ""
+    burnt: bool = False  # whether the file declares text in the image
 
 
 def is_dicom(content: bytes | Path) -> bool:
     """Return whether a file is DICOM. Its name does not matter: many DICOM files have no ending."""
     if isinstance(content, bytes):
         return content[_MAGIC] == b"DICM"
-    if content.is_fifo():  # reading it would wait for a program that writes to it
-        raise OSError("a named pipe, not a file")
     with content.open("rb") as stream:
         return stream.read(_MAGIC.stop)[_MAGIC] == b"DICM"
 
@@ -40,7 +43,7 @@ def is_dicom(content: bytes | Path) -> bool:
 def expand_frames(index: SampleIndex) -> SampleIndex:
     """Return the index with one sample per DICOM frame. Add a column of patients if there is none."""
     looks = [PurePosixPath(name).suffix.lower() not in IMAGE_ENDINGS for name in index.ids]
-    headers: dict[int, tuple[int, str, bool]] = {}  # frames, patient and burnt-in text of each file
+    headers: dict[int, _Header] = {}
     for i, encoded in index.stream() if any(looks) else ():
         if isinstance(encoded, np.ndarray | Frame):  # such sources have no files
             return index
@@ -51,7 +54,8 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
     if find_spec("pydicom") is None:
         first = index.ids[min(headers)]
         raise FedBMError(f"{len(headers)} of {len(looks)} files are DICOM, the first is {first}: {MISSING}")
-    counts = np.array([headers[i][0] if i in headers else 1 for i in range(len(looks))])
+    found = [headers.get(i, _Header()) for i in range(len(looks))]
+    counts = np.array([header.frames for header in found])
     file_of = np.repeat(np.arange(len(counts)), counts)
     start = np.cumsum(counts) - counts
 
@@ -63,18 +67,16 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
 
     expanded = index.select(file_of)
     columns = dict(expanded.columns)
-    notes = [f"{format_count(len(headers), 'file is', 'files are')} DICOM"]
     if not any(name.lower().startswith("patient") for name in find_group_columns(columns)):
-        patients: list[str | int] = [headers[i][1] if i in headers and headers[i][1] else i for i in range(len(counts))]
+        patients = [header.patient or i for i, header in enumerate(found)]
         number_of = {patient: number for number, patient in enumerate(dict.fromkeys(patients), start=1)}
         columns["patient"] = text_array([number_of[patients[i]] for i in file_of])
-        if unknown := sum(not header[1] for header in headers.values()):
-            notes.append(f"{unknown} of them have no PatientID, and each counts as a patient of its own")
-    if (counts > 1).any():
-        frames = counts[counts > 1]
-        notes.append(f"{len(frames)} of them contain {frames.sum()} frames, and each frame is a sample")
-    if burnt := sum(header[2] for header in headers.values()):
-        notes.append(f"{burnt} of them declare text in the image, which may name patients or give the label away")
+    unknown, burnt = sum(not header.patient for header in headers.values()), sum(header.burnt for header in found)
+    note = (
+        f"{len(headers)} files are DICOM: {unknown} without PatientID (each counts as a patient), {(counts > 1).sum()} "
+        f"with several frames (each is a sample), {burnt} with text in the image, which may name patients or give the "
+        "label away"
+    )
     return replace(
         expanded,
         ids=[
@@ -83,7 +85,7 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
         ],
         stream=stream,
         columns=columns,
-        notes=(*index.notes, "; ".join(notes)),
+        notes=(*index.notes, note),
     )
 
 
@@ -134,8 +136,8 @@ def read_frame(
     return array, (white, black) if file.PhotometricInterpretation == "MONOCHROME1" else (black, white)
 
 
-def _read_header(encoded: Encoded) -> tuple[int, str, bool] | None:
-    """Return frames, patient and whether text is burnt in, or None if the file is not DICOM."""
+def _read_header(encoded: Encoded) -> _Header | None:
+    """Return the header, or None if the file is not DICOM."""
     try:
         content = encoded if isinstance(encoded, Path) else load_bytes(encoded)
         if not is_dicom(content):
@@ -147,6 +149,7 @@ def _read_header(encoded: Encoded) -> tuple[int, str, bool] | None:
         tags = ["NumberOfFrames", "PatientID", "BurnedInAnnotation"]
         file = import_module("pydicom").dcmread(stream, stop_before_pixels=True, specific_tags=tags)
         burnt = str(file.get("BurnedInAnnotation") or "").upper() == "YES"
-        return max(int(file.get("NumberOfFrames") or 1), 1), str(file.get("PatientID") or "").strip(), burnt
+        frames = max(int(file.get("NumberOfFrames") or 1), 1)
+        return _Header(frames, str(file.get("PatientID") or "").strip(), burnt)
     except Exception:  # a damaged file raises many kinds of errors, and is reported when it is decoded
-        return 1, "", False
+        return _Header()

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import tarfile
 import zipfile
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from posixpath import basename
-from typing import Any
 
 import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers import femnist, folder, npz, table
-from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
+from fedbm.data.readers.file_tree import FileTree, file_stamp, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source, load_bytes
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of
 from fedbm.utils.plugins import Plugin, check_usable, load_plugins
 
@@ -26,7 +25,7 @@ _HAM10000_TABLES = ("ham10000_metadata", "ham10000_metadata.csv", "ham10000_meta
 
 
 def detect(
-    path: Path, seed: int = 0, *, path_column: str = "", label_column: str = "", labels: Path | None = None
+    path: Path, seed: int = 0, path_column: str = "", label_column: str = "", labels: Path | None = None
 ) -> Source:
     """Return the source at *path*. Only readers that draw some of the samples use the *seed*.
 
@@ -34,9 +33,11 @@ def detect(
     """
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
-        raise FedBMError(f"{path} does not exist or cannot be accessed{did_you_mean(path.name, siblings)}")
-    if path.is_fifo():  # opening it would wait for a program that writes to it
-        raise FedBMError(f"{path} is a named pipe: give a file or a folder")
+        near = did_you_mean(path.name, [*siblings, *CATALOG])
+        raise FedBMError(
+            f'{path} does not exist or cannot be accessed, and no data set is called "{path.name}"{near}; '
+            "'fedbm data list' prints the catalogue"
+        )
     if not path.is_dir():
         path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if table.is_table(path):
@@ -72,21 +73,11 @@ def find_by_reader(name: str) -> tuple[Path, Source] | None:
             f'there is no reader "{reader}"{near} for {name}; installed are: {", ".join(plugins) or "none"}'
         )
     path, plugin = Path(place).expanduser(), plugins[reader]
-
-    def call(function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except (FedBMError, OSError):
-            raise
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise FedBMError(f'the reader "{reader}" of {plugin.package} failed for {path}: {problem}') from error
-
-    source = call(plugin.value, path)
+    source = plugin.value(path)
     if not isinstance(source, Source):
         raise FedBMError(f'the reader "{reader}" of {plugin.package} must return a Source, not {type(source).__name__}')
     known = {"reader": reader, "code": package_digest(plugin.value), "source": source.fingerprint}
-    return path, Source(digest_of(known), lambda: call(source.scan))
+    return path, Source(digest_of(known), source.scan)
 
 
 def digits() -> Source:
@@ -111,18 +102,18 @@ def digits() -> Source:
 
 def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
-    if path.is_dir() and (files := femnist.find_json_files(path)):
-        return femnist.find_leaf(files, str(path), seed)
     if ending == ".json" and not path.is_dir():
-        return femnist.find_leaf([path], str(path), seed)
+        return femnist.find_leaf({path: file_stamp(path)}, str(path), seed)
     if ending == ".npz" and zipfile.is_zipfile(path):
         return _find_arrays(path, seed)
     tree = _open_tree(path)
-    root = "" if path.is_dir() else find_image_root(tree)
-    for path_in_tree in tree.files(root):
-        if basename(path_in_tree).lower() in _HAM10000_TABLES:
-            return _find_ham10000(tree, path_in_tree)
-    return folder.find(tree, root)
+    json_files = sorted(file for file in tree.files if file.lower().endswith(".json"))
+    if path.is_dir() and json_files and not tree.images():
+        return femnist.find_leaf({path / file: tree.files[file] for file in json_files}, str(path), seed)
+    for file in tree.files:
+        if file.lower() in _HAM10000_TABLES:
+            return _find_ham10000(tree, file)
+    return folder.find(tree)
 
 
 def _find_ham10000(tree: FileTree, metadata: str) -> Source:
@@ -132,13 +123,13 @@ def _find_ham10000(tree: FileTree, metadata: str) -> Source:
     """
     where = f"{metadata} in {tree.where}"
     rows = table.parse_table(load_bytes(next(tree.stream([metadata]))[1]), where)
-    if "lesion_id" not in rows:
-        raise FedBMError(f"{where} has no column lesion_id{did_you_mean('lesion_id', rows)}: download the table again")
     source = table.find(Path(where), "image_id", "dx", tree, rows)
     index, known = source.scan(), tuple(CATALOG["ham10000"].classes)
-    if index.classes != known:
-        found = join_words(index.classes, "and")
-        raise FedBMError(f"{where} has the diagnoses {found}, not {join_words(known, 'and')}: download the table again")
+    if index.classes != known or "lesion_id" not in index.columns:
+        raise FedBMError(
+            f"{where} must have a column lesion_id and the diagnoses {', '.join(known)}, but it has the columns "
+            f"{', '.join(rows)} and the diagnoses {', '.join(index.classes)}: download the table again"
+        )
     note = "HAM10000's own files do not contain DermaMNIST's published split: use DermaMNIST's .npz to compare with it"
     ids = list(map(basename, index.ids))
     return Source(source.fingerprint, lambda: replace(index, ids=ids, catalog_name="ham10000", notes=(note,)))
@@ -150,32 +141,28 @@ def _open_tree(path: Path) -> FileTree:
         return open_folder(path)
     if zipfile.is_zipfile(path):
         return open_zip(path)
-    try:
-        is_tar = tarfile.is_tarfile(path)
-    except (OSError, EOFError):
-        is_tar = False
-    if is_tar:
-        return open_tar(path)
-    if path.suffix.lower() in (".zip", ".npz"):  # their table of contents is at the end
-        raise FedBMError(f"cannot read {path}: the file is damaged or incomplete, get it again")
+    with suppress(OSError, EOFError):  # of damaged files
+        if tarfile.is_tarfile(path):
+            return open_tar(path)
     raise FedBMError(
-        f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV, Parquet or .xlsx table, "
-        "an .npz file, or LEAF's json files"
+        f"{path} has an unknown format, or it is damaged or incomplete: use a folder, zip or tar with {folder.LAYOUT}, "
+        "a CSV, Parquet or .xlsx table, an .npz file, or LEAF's json files"
     )
 
 
 def _find_arrays(path: Path, seed: int) -> Source:
     keys = npz.array_names(path)
     name = path.stem.lower().partition("_")[0]  # the size may follow: bloodmnist.npz, bloodmnist_128.npz
-    if "jpeg" in keys or "offsets" in keys:
-        return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
-    if keys >= {"images", "labels", "classes", "writer"} and name == "chars74k":
-        return Source(npz.fingerprint(path, name, str(seed)), lambda: femnist.scan_chars74k(path, seed))
-    if keys >= {"images", "labels", "classes"}:
-        return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
-    if any(key.startswith(("train_", "val_", "test_")) for key in keys):
-        return Source(npz.fingerprint(path, "MedMNIST", name), lambda: npz.scan_medmnist(path, name))
+    known = digest_of({"file": file_stamp(path), "name": name, "seed": seed})
+    if keys >= npz.JPEG_ARRAYS:
+        return Source(known, lambda: npz.scan_jpegs(path))
+    if keys >= {*npz.PIXEL_ARRAYS, "writer"} and name == "chars74k":
+        return Source(known, lambda: femnist.scan_chars74k(path, seed))
+    if keys >= npz.PIXEL_ARRAYS:
+        return Source(known, lambda: npz.scan_pixels(path))
+    if keys >= npz.MEDMNIST_ARRAYS:
+        return Source(known, lambda: npz.scan_medmnist(path, name))
     raise FedBMError(
-        f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
+        f"{path} contains the arrays {', '.join(sorted(keys))}, but it must contain "
         f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {npz.MEDMNIST_LAYOUT}"
     )

@@ -6,7 +6,7 @@ LEAF's files contain user_data {user: {x: [784 numbers each], y: [label each]}}.
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.data.readers.dicom import IMAGE_ENDINGS
-from fedbm.data.readers.file_tree import file_stamp, is_visible
+from fedbm.data.readers.file_tree import Stamp
 from fedbm.data.readers.npz import scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
@@ -25,7 +24,10 @@ from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.seeds import numpy_rng
 
-LAYOUT = "the json files of LEAF's FEMNIST (users, num_samples, user_data), directly or inside train and test"
+LAYOUT = (
+    "the json files of LEAF's FEMNIST, directly or inside train and test: user_data with x (square images of numbers "
+    "from 0 to 1) and y (labels from 0 to 61) of each user"
+)
 
 MAX_SAMPLES = 150  # users with this many samples do not take part
 MAX_WRITERS = 50
@@ -34,18 +36,10 @@ MAX_DRAWS = 100
 UserData = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [n, H, W] and labels
 
 
-def find_json_files(root: Path) -> list[Path]:
-    """Return the files in the folder and in train and test, or [] if there are other folders or images."""
-    places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
-    inside = [path for place in places for path in place.iterdir() if path not in places and is_visible(path.name)]
-    if any(path.is_dir() or path.suffix.lower() in IMAGE_ENDINGS for path in inside):
-        return []
-    return sorted(path for path in inside if path.suffix.lower() == ".json")
-
-
-def find_leaf(files: Sequence[Path], where: str, seed: int) -> Source:
-    stamps = [[path.name, *file_stamp(path)] for path in files]
-    return Source(digest_of({"source": "LEAF", "files": stamps, "seed": seed}), lambda: _scan_leaf(files, where, seed))
+def find_leaf(stamp_of: Mapping[Path, Stamp], where: str, seed: int) -> Source:
+    stamps = [[path.name, *stamp] for path, stamp in stamp_of.items()]
+    known = digest_of({"source": "LEAF", "files": stamps, "seed": seed})
+    return Source(known, lambda: _scan_leaf(list(stamp_of), where, seed))
 
 
 def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
@@ -115,37 +109,26 @@ def _read_users(files: Sequence[Path], classes: int) -> dict[str, UserData]:
     counts: dict[str, int] = {}
     parts: dict[str, list[UserData]] = {}
     for path in files:
-        value = read_json(path)
-        if not isinstance(value, dict) or not isinstance(value.get("user_data"), dict):
-            raise FedBMError(f"{path} has no user_data: expected {LAYOUT}")
-        for user, data in value["user_data"].items():
-            if not (isinstance(data, dict) and isinstance(data.get("x"), list) and isinstance(data.get("y"), list)):
-                raise FedBMError(f'user "{user}" in {path} must have two lists x and y; expected {LAYOUT}')
-            counts[user] = counts.get(user, 0) + len(data["y"])
-            if counts[user] >= MAX_SAMPLES:
-                parts.pop(user, None)
-            elif data["y"]:
-                parsed = _parse_user(data["x"], data["y"], classes, f'user "{user}" in {path}')
-                parts.setdefault(user, []).append(parsed)
-    sizes = {images.shape[1] for user_parts in parts.values() for images, _ in user_parts}
-    if len(sizes) > 1:
-        raise FedBMError(f"images of {' and '.join(map(str, sorted(sizes)))} pixels are mixed in {files[0].parent}")
+        user = ""
+        try:
+            for user, data in read_json(path)["user_data"].items():
+                counts[user] = counts.get(user, 0) + len(data["y"])
+                if counts[user] >= MAX_SAMPLES:
+                    parts.pop(user, None)
+                elif data["y"]:
+                    parts.setdefault(user, []).append(_parse_user(data["x"], data["y"], classes))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise FedBMError(f'{path} cannot be read at user "{user}": expected {LAYOUT}') from error
     return {
         user: (np.concatenate([images for images, _ in pairs]), np.concatenate([labels for _, labels in pairs]))
         for user, pairs in parts.items()
     }
 
 
-def _parse_user(x: list[Any], y: list[Any], classes: int, where: str) -> UserData:
-    try:
-        pixels, labels = np.array(x, dtype=np.float64), np.array(y)
-    except (TypeError, ValueError) as error:
-        raise FedBMError(f"x of {where} must be images of equal size given as numbers") from error
-    side = int(np.sqrt(pixels.shape[-1]))
-    if pixels.ndim != 2 or len(pixels) != len(labels) or side * side != pixels.shape[1]:
-        raise FedBMError(f"{where} must have as many square images in x as labels in y")
-    if not ((pixels >= 0) & (pixels <= 1)).all():
-        raise FedBMError(f"x of {where} has values outside 0 to 1")
-    if not np.issubdtype(labels.dtype, np.integer) or not ((labels >= 0) & (labels < classes)).all():
-        raise FedBMError(f"y of {where} has a label that is not a whole number from 0 to {classes - 1}")
+def _parse_user(x: list[Any], y: list[Any], classes: int) -> UserData:
+    pixels, labels = np.array(x, dtype=np.float64), np.array(y)
+    side = math.isqrt(pixels.shape[1])
+    in_range = (pixels >= 0).all() and (pixels <= 1).all() and np.isin(labels, np.arange(classes)).all()
+    if pixels.shape != (len(labels), side * side) or labels.dtype.kind != "i" or not in_range:
+        raise ValueError("not LEAF's layout")
     return np.rint(pixels * 255).astype(np.uint8).reshape(-1, side, side), labels.astype(np.int64)

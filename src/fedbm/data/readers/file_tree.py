@@ -23,8 +23,9 @@ from fedbm.data.readers.sample_index import Encoded, check_distinct
 from fedbm.errors import FedBMError
 
 Stamp = tuple[int, int]  # two numbers that change when the file changes
-Entries = dict[str, Stamp | None]  # path from the root with slashes → stamp of a file, None for a folder
+Stream = Callable[[Sequence[str]], Iterator[tuple[int, Encoded]]]  # paths → files with positions, in the fastest order
 
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 _IGNORED = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}  # written by file browsers and servers
 # texts, documents and tables that people keep next to images
 _DOCUMENTS = (
@@ -37,51 +38,58 @@ _BROKEN = (OSError, EOFError, ValueError, RuntimeError, zlib.error, LZMAError, z
 
 @dataclass(frozen=True)
 class FileTree:
+    """Visible files and folders. Paths begin at the root and have slashes."""
+
     where: str
-    entries: Callable[[str], Entries]  # folder ('' is the root) → its visible files and folders, sorted by name
-    stream: Callable[[Sequence[str]], Iterator[tuple[int, Encoded]]]  # paths → files with positions, fastest order
+    files: dict[str, Stamp]
+    folders: set[str]
+    stream: Stream
 
-    def folders(self, folder: str) -> list[str]:
-        return [path for path, stamp in self.entries(folder).items() if stamp is None]
-
-    def files(self, folder: str) -> list[str]:
-        return [path for path, stamp in self.entries(folder).items() if stamp is not None]
+    def images(self) -> list[str]:
+        """Return the files that may be images."""
+        return sorted(path for path in self.files if not is_document(path))
 
 
 def open_folder(root: Path) -> FileTree:
-    def entries(folder: str) -> Entries:
-        place = root / folder
-        try:
-            names = sorted(filter(is_visible, os.listdir(place)))
-        except OSError as error:
-            raise FedBMError(f"cannot list {place}: {error.strerror}") from error
-        return {
-            f"{folder}/{name}" if folder else name: None if os.path.isdir(place / name) else file_stamp(place / name)
-            for name in names
-        }
+    """List a folder. Links are followed, unless they lead to a folder that contains them."""
+    files: dict[str, Stamp] = {}
+    folders: set[str] = set()
 
-    return FileTree(str(root), entries, lambda paths: ((i, root / path) for i, path in enumerate(paths)))
+    def visit(folder: str, outer: frozenset[str]) -> None:
+        place = os.path.realpath(root / folder)
+        for name in filter(is_visible, os.listdir(place) if place not in outer else ()):
+            path = f"{folder}/{name}" if folder else name
+            if os.path.isdir(root / path):
+                folders.add(path)
+                visit(path, outer | {place})
+            else:
+                files[path] = file_stamp(root / path)
+
+    visit("", frozenset())
+    return FileTree(str(root), files, folders, lambda paths: ((i, root / path) for i, path in enumerate(paths)))
 
 
 def open_zip(path: Path) -> FileTree:
     with explain_damage(path):
-        archive = zipfile.ZipFile(path)
+        try:  # many programs write UTF-8 without the flag for it
+            archive = zipfile.ZipFile(path, metadata_encoding="utf-8")
+        except UnicodeDecodeError:
+            archive = zipfile.ZipFile(path)
     members: list[tuple[str, Stamp | None]] = []
-    name_of = {}
+    info_of = {}
     for info in archive.infolist():
         if info.flag_bits & 1:
             raise FedBMError(f"{path} is encrypted: unpack it, or create it without a password")
-        inside = _check_member(path, _decode_name(info), stat.S_ISLNK(info.external_attr >> 16))
+        inside = _check_member(path, info.filename, stat.S_ISLNK(info.external_attr >> 16))
         is_folder = info.filename.endswith(("/", "\\"))  # some programs write backslashes
         members.append((inside, None if is_folder else (info.file_size, info.CRC)))
-        name_of[inside] = info.filename
+        info_of[inside] = info
 
     def read(inside: str) -> bytes:
         with explain_damage(path):
-            return archive.read(name_of[inside])
+            return archive.read(info_of[inside])
 
-    entries = _arrange_members(str(path), members)
-    return FileTree(str(path), entries, lambda paths: ((i, partial(read, inside)) for i, inside in enumerate(paths)))
+    return _make_tree(path, members, lambda paths: ((i, partial(read, inside)) for i, inside in enumerate(paths)))
 
 
 def open_tar(path: Path) -> FileTree:
@@ -99,30 +107,7 @@ def open_tar(path: Path) -> FileTree:
             if info.name in position_of:
                 yield position_of[info.name], content
 
-    return FileTree(str(path), _arrange_members(str(path), members), stream)
-
-
-def find_image_root(tree: FileTree) -> str:
-    """Return the folder of the images, since archives often contain a single folder, or nested ones, around them."""
-    root = ""
-    while len(inside := tree.folders(root)) == 1 and tree.folders(inside[0]):
-        root = inside[0]
-    return root
-
-
-def list_files(tree: FileTree, folder: str = "", outer: frozenset[str] = frozenset()) -> dict[str, Stamp]:
-    """Return all files under a folder that may be images.
-
-    Links are followed, unless they lead to one of the folders that contain them (*outer*).
-    """
-    place = os.path.realpath(os.path.join(tree.where, folder))
-    files: dict[str, Stamp] = {}
-    for path, stamp in tree.entries(folder).items() if place not in outer else ():
-        if stamp is None:
-            files |= list_files(tree, path, outer | {place})
-        elif not is_document(path):
-            files[path] = stamp
-    return files
+    return _make_tree(path, members, stream)
 
 
 def is_visible(name: str) -> bool:
@@ -157,29 +142,29 @@ def explain_damage(path: Path, remedy: str = "the file is damaged or incomplete,
         raise FedBMError(f"cannot read {path}: {error}; {remedy}") from error
 
 
-def _arrange_members(where: str, members: Sequence[tuple[str, Stamp | None]]) -> Callable[[str], Entries]:
-    """Arrange the members of an archive by folder. Folders that are not members follow from the paths of files."""
-    check_distinct([path for path, _ in members], where)
-    inside: dict[str, Entries] = {}
-    for path, stamp in members:
-        while path:
-            folder = path.rpartition("/")[0]
-            if (inside.setdefault(folder, {}).setdefault(path, stamp) is None) != (stamp is None):
-                raise FedBMError(f'"{path}" in {where} is both a file and a folder: create the archive again')
-            path, stamp = folder, None
-    return lambda folder: {
-        path: stamp for path, stamp in sorted(inside.get(folder, {}).items()) if is_visible(path.rpartition("/")[2])
-    }
+def _make_tree(path: Path, members: Sequence[tuple[str, Stamp | None]], stream: Stream) -> FileTree:
+    """Return the visible members of an archive. Folders are members without a stamp, and those in paths of files.
 
-
-def _decode_name(info: zipfile.ZipInfo) -> str:
-    """Return the intended name of a member: many programs write UTF-8 without setting its flag (0x800)."""
-    if info.flag_bits & 0x800:
-        return info.filename
-    try:
-        return info.filename.encode("cp437").decode("utf-8")  # zipfile decodes names without the flag as cp437
-    except UnicodeError:
-        return info.filename
+    Archives often contain a single folder, or nested ones, around the others. The innermost of them is the root.
+    """
+    check_distinct([inside for inside, _ in members], str(path))
+    members = [(inside, stamp) for inside, stamp in members if all(map(is_visible, inside.split("/")))]
+    files = {inside: stamp for inside, stamp in members if stamp is not None}
+    folders = {inside for inside, stamp in members if stamp is None}
+    folders |= {str(parent) for inside in files for parent in PurePosixPath(inside).parents[:-1]}
+    root = ""
+    while (
+        len(inner := [folder for folder in folders if folder.startswith(root) and "/" not in folder[len(root) :]]) == 1
+    ):
+        if not any(folder.startswith(f"{inner[0]}/") for folder in folders):
+            break
+        root = f"{inner[0]}/"
+    return FileTree(
+        str(path),
+        {inside.removeprefix(root): stamp for inside, stamp in files.items() if inside.startswith(root)},
+        {folder.removeprefix(root) for folder in folders if folder.startswith(root)},
+        lambda paths: stream([root + inside for inside in paths]),
+    )
 
 
 def _check_member(path: Path, name: str, is_link: bool) -> str:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import explain_damage
 from fedbm.data.readers.sample_index import SampleIndex, check_distinct, text_array
-from fedbm.data.splits import SPLITS
+from fedbm.data.splits import SPLITS, parse_split
 from fedbm.errors import FedBMError
-from fedbm.utils.io import digest_of
 
 JPEG_LAYOUT = (
     "jpeg (all JPEGs concatenated, uint8), offsets (n+1 positions in it), labels (n), classes (names in label "
@@ -29,8 +28,12 @@ PIXEL_LAYOUT = (
     "(n: 0 train, 1 val, 2 test), ids (n names) and columns such as writer or site (n values each)"
 )
 MEDMNIST_LAYOUT = (
-    "train_images, train_labels, val_images, val_labels, test_images and test_labels, as in MedMNIST's files"
+    "train_images, train_labels, val_images, val_labels, test_images and test_labels, as in MedMNIST's files of 2-D "
+    "images (uint8, all of one size) with one label each"
 )
+JPEG_ARRAYS = {"jpeg", "offsets", "labels", "classes", "ids"}
+PIXEL_ARRAYS = {"images", "labels", "classes"}
+MEDMNIST_ARRAYS = {f"{subset}_{kind}" for subset in SPLITS for kind in ("images", "labels")}
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,12 @@ class Npz:
         with self._explain_errors(), np.load(self.path, allow_pickle=False) as file:
             return {name: file[name] for name in names}
 
-    def shape_and_type(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def image_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an array of images [n,H,W] or [n,H,W,3]."""
         with self._open(name) as (_, shape, _, dtype):
-            return shape, dtype
+            valid = len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)
+            self.require(valid and dtype == np.uint8 and all(shape[1:]), f"{name} are {dtype} {shape}")
+            return shape
 
     def rows(self, name: str) -> Iterator[NDArray[np.uint8]]:
         """Yield the images of a uint8 array [n, …], reading one at a time."""
@@ -61,11 +67,6 @@ class Npz:
         """Raise FedBMError with the *problem* unless the *condition* holds."""
         if not condition:
             raise FedBMError(f"{self.path} has the wrong content: {problem}; it must contain {self.layout}")
-
-    def require_arrays(self, names: Sequence[str]) -> None:
-        present = array_names(self.path)
-        missing = [name for name in names if name not in present]
-        self.require(not missing, f"it has no {' and no '.join(missing)}")
 
     @contextmanager
     def _open(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
@@ -82,14 +83,12 @@ class Npz:
 def scan_jpegs(path: Path) -> SampleIndex:
     """Read a file in which image i is jpeg[offsets[i]:offsets[i+1]]."""
     file = Npz(path, JPEG_LAYOUT)
-    required = ("jpeg", "offsets", "labels", "classes", "ids")
-    file.require_arrays(required)
-    arrays = file.arrays(sorted(array_names(path) & {*required, "split"}))
+    arrays = file.arrays(sorted(array_names(path) & {*JPEG_ARRAYS, "split"}))
     jpeg, offsets = arrays["jpeg"], arrays["offsets"]
     file.require(jpeg.dtype == np.uint8 and jpeg.ndim == 1, "jpeg is not a vector of bytes")
-    file.require(_is_integers(offsets) and len(offsets) > 1, "offsets are not whole numbers")
-    file.require(offsets[0] >= 0 and offsets[-1] <= len(jpeg), "offsets are outside of jpeg")
-    file.require((offsets[1:] >= offsets[:-1]).all(), "offsets are not ascending")
+    valid = _is_integers(offsets) and len(offsets) > 1 and (offsets[1:] >= offsets[:-1]).all()
+    valid = valid and offsets[0] >= 0 and offsets[-1] <= len(jpeg)
+    file.require(valid, "offsets are not ascending positions in jpeg")
     return SampleIndex(
         *_read_fields(file, arrays, len(offsets) - 1),
         lambda: ((i, jpeg[start:end].tobytes()) for i, (start, end) in enumerate(pairwise(offsets))),
@@ -99,9 +98,8 @@ def scan_jpegs(path: Path) -> SampleIndex:
 def scan_pixels(path: Path) -> SampleIndex:
     """Read a file of images [n,H,W] or [n,H,W,3]. Every further array of n texts or whole numbers is a column."""
     file = Npz(path, PIXEL_LAYOUT)
-    shape, dtype = file.shape_and_type("images")
-    colour = len(shape) == 4 and shape[3] == 3
-    file.require(dtype == np.uint8 and (len(shape) == 3 or colour) and all(shape), f"images are {dtype} {shape}")
+    shape = file.image_shape("images")
+    file.require(shape[0], "there are no images")
     arrays = file.arrays(sorted(array_names(path) - {"images"}))
     columns = {name: values for name, values in arrays.items() if name not in ("labels", "classes", "split", "ids")}
     for name, values in columns.items():
@@ -112,7 +110,7 @@ def scan_pixels(path: Path) -> SampleIndex:
         lambda: enumerate(file.rows("images")),
         columns={name: text_array(values.tolist()) for name, values in columns.items()},
         size=usable_size(*shape[1:3]),
-        channels=3 if colour else 1,
+        channels=3 if len(shape) == 4 else 1,
     )
 
 
@@ -122,40 +120,26 @@ def scan_medmnist(path: Path, name: str) -> SampleIndex:
     The file has no class names. The catalogue has them under *name*.
     """
     file = Npz(path, MEDMNIST_LAYOUT)
-    file.require_arrays([f"{subset}_{kind}" for subset in SPLITS for kind in ("images", "labels")])
-    parts, shapes = [], set()
-    for key, given in file.arrays([f"{subset}_labels" for subset in SPLITS]).items():
-        several = given.ndim == 2 and given.shape[1] > 1
-        file.require(not several, "there are several labels for each image, but only one is supported")
-        valid = np.issubdtype(given.dtype, np.integer) and given.ndim in (1, 2) and not (given < 0).any()
-        file.require(valid, f"{key} are not whole numbers from 0 up")
-        parts.append(given.reshape(-1).astype(np.int64))
-        images = key.replace("labels", "images")
-        shape, dtype = file.shape_and_type(images)
-        volume = len(shape) == 5 or (len(shape) == 4 and shape[3] != 3)
-        size = "×".join(map(str, shape[1:]))
-        file.require(not volume, f"the images are 3-D ({size}), but only 2-D images are supported")
-        valid = len(shape) in (3, 4) and dtype == np.uint8 and shape[0] == len(given) and all(shape[1:])
-        file.require(valid, f"{images} are {dtype} {shape}, not {len(given)} uint8 images")
-        shapes.add(shape[1:])
-    file.require(len(shapes) == 1, "the images of train, val and test have different sizes")
-    height, width, *colours = shapes.pop()
-    labels = np.concatenate(parts)
-    last = int(labels.max(initial=0))
-    file.require(last < len(labels), f"it has the label {last}, but only {len(labels)} images")
+    given = file.arrays([f"{subset}_labels" for subset in SPLITS])
+    shapes = [file.image_shape(f"{subset}_images") for subset in SPLITS]
+    for subset, array, shape in zip(SPLITS, given.values(), shapes, strict=True):
+        valid = np.issubdtype(array.dtype, np.integer) and array.size == shape[0] and shape[1:] == shapes[0][1:]
+        file.require(valid, f"{subset}_images are {shape} and {subset}_labels {array.dtype} {array.shape}")
+    labels = np.concatenate([array.reshape(-1).astype(np.int64) for array in given.values()])
     entry = CATALOG.get(name)
-    classes = tuple(entry.classes if entry else map(str, range(last + 1)))
-    if last >= len(classes):
-        raise FedBMError(f"{path} has an image with label {last}, but the labels of {name} are 0 to {len(classes) - 1}")
+    limit = len(entry.classes) if entry else len(labels)
+    least, most = int(labels.min(initial=0)), int(labels.max(initial=0))
+    file.require(least >= 0 and most < limit, f"the labels {least} to {most} are not from 0 to {limit - 1}")
+    sizes = [shape[0] for shape in shapes]
     return SampleIndex(
-        classes=classes,
+        classes=tuple(entry.classes if entry else map(str, range(most + 1))),
         labels=labels,
-        split=np.repeat(np.arange(len(SPLITS), dtype=np.uint8), [len(part) for part in parts]),
-        ids=[f"{subset} {i}" for subset, part in zip(SPLITS, parts, strict=True) for i in range(len(part))],
+        split=np.repeat(np.arange(len(SPLITS), dtype=np.uint8), sizes),
+        ids=[f"{subset} {i}" for subset, size in zip(SPLITS, sizes, strict=True) for i in range(size)],
         stream=lambda: enumerate(image for subset in SPLITS for image in file.rows(f"{subset}_images")),
         catalog_name=name,
-        size=usable_size(height, width),
-        channels=3 if colours else 1,
+        size=usable_size(*shapes[0][1:3]),
+        channels=3 if len(shapes[0]) == 4 else 1,
         notes=() if entry else (f'the catalogue has no MedMNIST set "{name}": classes are named by their numbers',),
     )
 
@@ -165,13 +149,6 @@ def array_names(path: Path) -> set[str]:
     with explain_damage(path), zipfile.ZipFile(path) as file:
         names = file.namelist()
     return {name.removesuffix(".npy") for name in names} if all(name.endswith(".npy") for name in names) else set()
-
-
-def fingerprint(path: Path, *more: str) -> str:
-    """Return a digest of the checksums in the file, which changes when an array changes."""
-    with zipfile.ZipFile(path) as file:
-        members = [[info.filename, info.file_size, info.CRC] for info in file.infolist()]
-    return digest_of({"members": members, "more": more})
 
 
 def usable_size(height: int, width: int) -> int | None:
@@ -186,12 +163,11 @@ def _read_fields(
     classes, labels, split, ids = arrays["classes"], arrays["labels"], arrays.get("split"), arrays.get("ids")
     names = classes.tolist()
     file.require(_is_texts(classes) and len(set(names)) == len(names), "classes are not distinct names")
-    file.require(_is_integers(labels) and len(labels) == count, f"labels are not {count} whole numbers")
-    file.require((labels >= 0).all() and (labels < len(names)).all(), "labels point outside classes")
+    valid = _is_integers(labels) and len(labels) == count and np.isin(labels, np.arange(len(names))).all()
+    file.require(valid, f"labels are not {count} whole numbers from 0 to {len(names) - 1}")
     if split is not None:
-        file.require(_is_integers(split) and len(split) == count, f"split is not {count} whole numbers")
-        file.require(np.isin(split, (0, 1, 2)).all(), "split has values other than 0, 1 and 2")
-        split = split.astype(np.uint8)
+        file.require(split.shape == (count,), f"split does not have {count} values")
+        split = parse_split(split.tolist(), str(file.path))
     if ids is None:
         ids = text_array([f"image {i}" for i in range(count)])
     file.require(_is_texts(ids) and len(ids) == count, f"ids are not {count} names")

@@ -9,25 +9,25 @@ import csv
 import io
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path, PurePosixPath
-from posixpath import basename
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.readers.file_tree import FileTree, file_stamp, is_document, list_files, normalize_name
+from fedbm.data.readers.file_tree import IMAGE_ENDINGS, FileTree, file_stamp, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, text_array
-from fedbm.data.splits import SPLIT_CODES, SPLITS
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.data.splits import parse_split
+from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
-from fedbm.utils.text import format_count
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".xlsx")
+_PACKAGES = {".parquet": 'pyarrow: pip install "fedbm[parquet]"', ".xlsx": 'openpyxl: pip install "fedbm[excel]"'}
+_IMAGE_ENDINGS = (*IMAGE_ENDINGS, ".dcm")
 
 Table = Mapping[str, Sequence[str]]  # columns by name, all of one length
 
@@ -35,30 +35,8 @@ Table = Mapping[str, Sequence[str]]  # columns by name, all of one length
 _USUAL = {
     "path": ("path", "image", "file", "filename", "filepath", "imageid", "imagename", "imagepath", "imagefile", "img"),
     "label": ("label", "labels", "class", "classname", "category", "target", "dx", "diagnosis"),
-    "split": ("split",),
 }
-_BITS = {"0": False, "0.0": False, "1": True, "1.0": True}
-_NAMED_BITS = {**_BITS, "false": False, "true": True}  # not if the user does not name the columns
-
-
-def _remove_ending(name: str) -> str:
-    return str(PurePosixPath(name).with_suffix("")) if PurePosixPath(name).name else name
-
-
-def _stem(name: str) -> str:
-    return PurePosixPath(name).stem
-
-
-# A table names a file exactly, without its ending or with another one, and with or without its folders. What to do with
-# the name of the file and with the name in the table, which may contain dots without having an ending: 1.2.840.7.
-_SPELLINGS: tuple[tuple[Callable[[str], str], Callable[[str], str]], ...] = (
-    (str, str),
-    (_remove_ending, str),
-    (_remove_ending, _remove_ending),
-    (basename, basename),
-    (_stem, basename),
-    (_stem, _stem),
-)
+_BITS = {"0": False, "0.0": False, "1": True, "1.0": True, "false": False, "true": True}
 
 
 def is_table(path: Path) -> bool:
@@ -79,30 +57,26 @@ def find(
     """
     table = read_table(path) if inner is None else inner
     path_key = _find_column(table, "path", path_column, path)
-    if not path_key:
-        raise FedBMError(_describe_missing(table, "path", path))
     label_keys, labels = _read_labels(table, label_column, path_key, path)
-    split_key = _find_column(table, "split", "", path)
+    split_key = next((key for key in table if key.lower() == "split"), "")
     for key, values in ((path_key, table[path_key]), (label_keys[0], labels)):
         if "" in values:
             raise FedBMError(f"row {list(values).index('') + 1} of {path} has no {key}: fill it in, or remove the row")
     notes = []
     if (path_key, label_keys) != ("path", ["label"]):
-        shown = label_keys[0] if len(label_keys) == 1 else f"{label_keys[0]} … {label_keys[-1]}"
-        notes.append(f"{path.name}: the paths are in column {path_key}, the labels in {shown}")
+        notes.append(f"{path.name}: the paths are in column {path_key}, the labels in {shorten_list(label_keys, 3)}")
     if images is None:
-        names = _find_near_table(path, table[path_key], f"--metadata {path.name} --label-column {label_keys[0]}")
+        names = _find_near_table(path, table[path_key])
         files = [path.parent / name for name in names]
         stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
     else:
-        stamp_of = list_files(images)
-        names = _find_in_tree(path, table[path_key], images.where, sorted(stamp_of), is_unique=inner is None)
-        stamps = [[name, *stamp_of[name]] for name in names]
-        if unused := len(stamp_of) - len(set(names)):
-            notes.append(f"not used, because {path.name} has no row for them: {format_count(unused, 'file')}")
+        names = _find_in_tree(path, table[path_key], images, is_unique=inner is None)
+        stamps = [[name, *images.files[name]] for name in names]
+        if unused := len(set(images.images()) - set(names)):
+            notes.append(f"files that are not used, because {path.name} has no row for them: {unused}")
     check_distinct(list(map(os.path.normpath, names)), str(path))
     classes, numbers = encode_labels([normalize_name(label) for label in labels])
-    split = _read_split(path, names, table[split_key]) if split_key else None
+    split = parse_split(table[split_key], str(path)) if split_key else None
     used = (path_key, *label_keys, split_key)
     columns = {key: text_array(values) for key, values in table.items() if key not in used}
     index = SampleIndex(
@@ -117,140 +91,132 @@ def find(
     return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: index)
 
 
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
 def _find_column(table: Table, kind: str, given: str, where: Path) -> str:
-    """Return the given column, or the one with a usual name, or "" if there is none."""
-
-    def plain(name: str) -> str:
-        return re.sub(r"[\s_-]", "", name.lower())
-
+    """Return the given column, or the only one with a usual name."""
     if given in table:
         return given
-    usual = _USUAL[kind]
-    for names in ((plain(given),),) if given else (usual[:1], usual):
-        found = [name for name in table if plain(name) in names]
-        if len(found) > 1 and kind in found:
-            return kind
-        if len(found) > 1:
-            raise FedBMError(f"{where} has the columns {join_words(found, 'and')}: name one by --{kind}-column")
-        if found:
-            return found[0]
-    if given:
-        near = did_you_mean(given, table)
-        raise FedBMError(f'{where} has no column "{given}"{near}: its columns are {join_words(table, "and")}')
-    return ""
-
-
-def _describe_missing(table: Table, kind: str, where: Path) -> str:
-    return (
-        f"{where} has no column {kind}{did_you_mean(kind, table)}: its columns are {join_words(table, 'and')}; "
-        f"name one by --{kind}-column"
-    )
+    usual = (_plain(given),) if given else _USUAL[kind]
+    found = [name for name in table if _plain(name) == usual[0]] or [name for name in table if _plain(name) in usual]
+    if len(found) != 1:
+        raise FedBMError(
+            f'{where} needs one column "{given or kind}"{did_you_mean(given or kind, table)}, but its columns are '
+            f"{', '.join(table)}: name one by --{kind}-column"
+        )
+    return found[0]
 
 
 def _read_labels(table: Table, given: str, path_key: str, where: Path) -> tuple[list[str], Sequence[str]]:
     """Return the columns of the labels, and the label of each row."""
-    several = given.split(",") if "," in given and given not in table else []
-    if not several and (key := _find_column(table, "label", given, where)):
+    bits = [key for key, values in table.items() if key != path_key and _BITS.keys() >= set(map(str.lower, values))]
+    if "," in given and given not in table:
+        bits = [_find_column(table, "label", name.strip(), where) for name in given.split(",")]
+    elif given or len(bits) < 2 or any(_plain(name) in _USUAL["label"] for name in table):
+        key = _find_column(table, "label", given, where)
         return [key], table[key]
-    bits = [key for key, values in table.items() if key != path_key and _BITS.keys() >= set(values)]
-    keys = [_find_column(table, "label", name.strip(), where) for name in several] or bits
-    if len(keys) < 2:
-        raise FedBMError(_describe_missing(table, "label", where))
     labels = []
-    for row, values in enumerate(zip(*(table[key] for key in keys), strict=True), start=1):
-        if not _NAMED_BITS.keys() >= {value.lower() for value in values}:
-            raise FedBMError(f"row {row} of {where} has a value other than 0 and 1 in {join_words(keys, 'and')}")
-        ones = [key for key, value in zip(keys, values, strict=True) if _NAMED_BITS[value.lower()]]
-        if len(ones) != 1:
+    for row, values in enumerate(zip(*(table[key] for key in bits), strict=True), start=1):
+        ones = [key for key, value in zip(bits, values, strict=True) if _BITS.get(value.lower(), True)]
+        if len(ones) != 1 or not _BITS.keys() >= set(map(str.lower, values)):
             raise FedBMError(
-                f"row {row} of {where} has {len(ones)} labels in the columns {join_words(keys, 'and')}, but an image "
-                "must have one: several labels per image are not supported; --label-column A,B,… names the columns"
+                f"row {row} of {where} must have one 1 and otherwise 0 in the columns {', '.join(bits)}: several "
+                "labels per image are not supported; --label-column A,B,… names the columns"
             )
         labels += ones
-    return keys, labels
+    return bits, labels
 
 
-def _find_near_table(path: Path, names: Sequence[str], other: str) -> list[str]:
+def _find_near_table(path: Path, names: Sequence[str]) -> list[str]:
     """Return the paths as they are on disk. In the table they may have backslashes or no file ending."""
-
-    @cache
-    def siblings(folder: Path) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for name in os.listdir(folder) if folder.is_dir() else ():
-            if not is_document(name):
-                found.setdefault(Path(name).stem, []).append(name)
-        return found
-
-    made = []
+    found = []
     for name in names:
         if not (path.parent / name).exists():
             name = name.replace("\\", "/")
-            file = path.parent / name
-            if not file.exists() and len(same := siblings(file.parent).get(file.name, [])) == 1:
-                name += same[0].removeprefix(file.name)
-        made.append(name)
-    if not any(os.path.lexists(path.parent / name) for name in made):
+            name += next((ending for ending in _IMAGE_ENDINGS if (path.parent / f"{name}{ending}").exists()), "")
+        found.append(name)
+    if not any(os.path.lexists(path.parent / name) for name in found):
         raise FedBMError(
-            f"none of the {len(made)} files in {path} exists, the first is {path.parent / made[0]}: paths are relative "
-            f"to the table; for images in another folder use --data FOLDER {other}"
+            f"none of the {len(found)} files in {path} exists, the first is {path.parent / found[0]}: paths are "
+            f"relative to the table; for images in another folder use --data FOLDER --metadata {path.name} "
+            "--label-column COLUMN"
         )
-    return made
+    return found
 
 
-def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[str], is_unique: bool) -> list[str]:
-    """Return the file of each name. Names may start with the name of the folder, or omit folders and file ending."""
-    top = f"{PurePosixPath(where).name}/"
-    plain = [str(PurePosixPath(name.replace("\\", "/"))).removeprefix(top) for name in names]
-    missing = list(names)
-    for spell_file, spell in _SPELLINGS:
-        places: dict[str, list[str]] = {}
-        for file in files:
-            places.setdefault(spell_file(file), []).append(file)
-        rows = [places.get(spell(name), []) for name in plain]
-        if is_unique and (twice := next((row for row in rows if len(row) > 1), [])):
-            raise FedBMError(f"{path} names an image that is twice in {where}, {' and '.join(twice)}: write its folder")
-        if all(rows):
-            return [row[0] for row in rows]
-        missing = min(missing, [name for name, row in zip(names, rows, strict=True) if not row], key=len)
-    raise FedBMError(
-        f"{len(missing)} of the {len(names)} images in {path} are missing in {where}, the first is {missing[0]}: add "
-        "them, remove their rows, or name the column of file names by --path-column"
-    )
+def _find_in_tree(path: Path, names: Sequence[str], images: FileTree, is_unique: bool) -> list[str]:
+    """Return the file of each name. Without *is_unique*, it is the first of several."""
+    files = images.images()
+    matches = match_names(names, files)
+    missing = [name for name, numbers in zip(names, matches, strict=True) if not numbers]
+    if missing:
+        raise FedBMError(
+            f"{len(missing)} of the {len(names)} images in {path} are missing in {images.where}, the first is "
+            f"{missing[0]}: add them, remove their rows, or name the column of file names by --path-column"
+        )
+    if is_unique and (several := [numbers for numbers in matches if len(numbers) > 1]):
+        twice = " and ".join(files[number] for number in several[0])
+        raise FedBMError(
+            f"{path} names an image that is twice in {images.where}, {twice}: write folder and file ending"
+        )
+    return [files[numbers[0]] for numbers in matches]
+
+
+def match_names(names: Sequence[str], files: Sequence[str]) -> list[list[int]]:
+    """Return the numbers of the files that each name may mean.
+
+    A name may have other folders in front than the path of the file, and another file ending or none.
+    """
+    number_of, whole = defaultdict(list), defaultdict(list)
+    for number, file in enumerate(files):
+        whole[file].append(number)
+        for form in _shorten(file):
+            number_of[form].append(number)
+    number_of |= whole  # the whole path wins
+    return [next((number_of[form] for form in _shorten(name) if form in number_of), []) for name in names]
+
+
+def _shorten(path: str) -> Iterator[str]:
+    """Yield a path with ever fewer folders in front, each time with and without the ending of an image."""
+    *folders, name = path.replace("\\", "/").split("/")
+    stem, ending = os.path.splitext(name)
+    for start in range(len(folders) + 1):
+        yield "/".join([*folders[start:], name])
+        if ending.lower() in _IMAGE_ENDINGS:
+            yield "/".join([*folders[start:], stem])
 
 
 def join_metadata(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.str_]]:
     """Return the table's columns in the order of *ids*. One column must contain all ids, each exactly once."""
     table = read_table(path)
-    most, problem = 0, f'no column of {path} contains the names of the samples, such as "{ids[0]}": add one'
+    most, problem = -1, ""
     for key, values in table.items():
-        for spell_file, spell in _SPELLINGS:
-            row_of = {spell(value): row for row, value in enumerate(values)}
-            rows = [row_of.get(spell_file(sample), -1) for sample in ids]
-            found = len(set(rows) - {-1})
-            if found == len(ids):
-                times = Counter(map(spell, values))
-                if repeated := next((sample for sample in ids if times[spell_file(sample)] > 1), ""):
-                    raise FedBMError(f'the column {key} of {path} contains "{repeated}" more than once: keep one row')
-                return {name: text_array([some[row] for row in rows]) for name, some in table.items() if name != key}
-            if found > most and -1 in rows:
-                most = found
-                problem = (
-                    f"the column {key} of {path} contains {found} of the {len(ids)} samples, but not "
-                    f'"{ids[rows.index(-1)]}": add the rest'
-                )
-    raise FedBMError(problem)
+        matches = match_names(ids, values)
+        times = Counter(chain.from_iterable(matches))
+        wrong = [sample for sample, rows in zip(ids, matches, strict=True) if [times[row] for row in rows] != [1]]
+        if not wrong:
+            rows = [rows[0] for rows in matches]
+            return {name: text_array([some[row] for row in rows]) for name, some in table.items() if name != key}
+        if len(ids) - len(wrong) > most:
+            most = len(ids) - len(wrong)
+            problem = f'the column {key} names {most} of the {len(ids)} samples exactly once, but not "{wrong[0]}"'
+    raise FedBMError(f"no column of {path} names every sample exactly once: {problem}")
 
 
 def read_table(path: Path) -> Table:
     """Return columns by name, every value as text and '' for a missing one."""
-    if path.suffix.lower() == ".parquet":
-        return _read_parquet(path)
-    if path.suffix.lower() == ".xlsx":
-        return _read_excel(path)
-    try:
+    ending = path.suffix.lower()
+    if ending not in _PACKAGES:
         return parse_table(path.read_bytes(), str(path))
-    except OSError as error:
-        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        rows = _read_parquet(path) if ending == ".parquet" else _read_excel(path)
+    except ImportError as error:
+        raise FedBMError(f"reading {path} needs {_PACKAGES[ending]}, or save it as CSV") from error
+    except Exception as error:  # a damaged file raises many kinds of errors: BadZipFile, KeyError, ArrowInvalid, …
+        raise FedBMError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    return _arrange_rows(rows, str(path))
 
 
 def parse_table(content: bytes, where: str) -> Table:
@@ -290,35 +256,13 @@ def _to_text(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
 
-def _read_parquet(path: Path) -> Table:
-    columns: dict[str, list[Any]]
-    try:
-        columns = import_module("pyarrow.parquet").read_table(path).to_pydict()
-    except ImportError as error:
-        raise FedBMError(f'reading {path} needs pyarrow: pip install "fedbm[parquet]", or save it as CSV') from error
-    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
-        raise FedBMError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    return _arrange_rows([list(columns), *zip(*columns.values(), strict=True)], str(path))
+def _read_parquet(path: Path) -> list[Sequence[Any]]:
+    columns = import_module("pyarrow.parquet").read_table(path).to_pydict()
+    return [list(columns), *zip(*columns.values(), strict=True)]
 
 
-def _read_excel(path: Path) -> Table:
-    """Read the first sheet."""
-    try:
-        sheet = import_module("openpyxl").load_workbook(path, read_only=True, data_only=True).worksheets[0]
-        rows = list(sheet.iter_rows(values_only=True))
-    except ImportError as error:
-        raise FedBMError(f'reading {path} needs openpyxl: pip install "fedbm[excel]", or save it as CSV') from error
-    except Exception as error:  # a damaged workbook raises many kinds of errors: BadZipFile, KeyError, ParseError, …
-        raise FedBMError(f"cannot read {path}: {error}") from error
-    width = max(map(len, rows), default=0)  # of a sheet that does not state it, rows end at their last cell
-    return _arrange_rows([[*row, *[None] * (width - len(row))] for row in rows], str(path))
-
-
-def _read_split(path: Path, names: Sequence[str], words: Sequence[str]) -> NDArray[np.uint8]:
-    for name, word in zip(names, words, strict=True):
-        if word.lower() not in SPLIT_CODES:
-            raise FedBMError(
-                f'the split of {name} in {path} is "{word}"{did_you_mean(word.lower(), SPLIT_CODES)}: it must be '
-                f"{join_words(SPLITS)}"
-            )
-    return np.array([SPLIT_CODES[word.lower()] for word in words], dtype=np.uint8)
+def _read_excel(path: Path) -> list[Sequence[Any]]:
+    """Read the first sheet. If it does not state its width, rows end at their last cell."""
+    sheet = import_module("openpyxl").load_workbook(path, read_only=True, data_only=True).worksheets[0]
+    rows = list(sheet.iter_rows(values_only=True))
+    return list(zip(*zip_longest(*rows), strict=True))

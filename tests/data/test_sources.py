@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from fedbm.data.column_partitioner import MAX_SOURCES, by_column, find_sources
 from fedbm.data.dataset import Dataset, load
-from fedbm.data.partitioners import iid
+from fedbm.data.partition import MAX_SOURCES, find_sources
+from fedbm.data.partitioners import by_column, iid
 
 
 def with_sites(values: list[str]) -> Dataset:
