@@ -41,6 +41,10 @@ class MethodRuns:
         return {seed: one[metric] for seed, one in scores.items() if one is not None and one[metric] is not None}
 
     @property
+    def seeds(self) -> frozenset[int]:
+        return frozenset(run.seed for run in self.runs)
+
+    @property
     def central(self) -> bool:
         return is_central(self.method)
 

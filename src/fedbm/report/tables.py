@@ -36,7 +36,7 @@ Colours = Mapping[str, int]
 
 def have_same_seeds(rows: Sequence[MethodRuns]) -> bool:
     """Return whether all rows with a finished run have the same seeds, apart from central training."""
-    return len({frozenset(run.seed for run in row.runs) for row in rows if row.runs and not row.central}) < 2
+    return len({row.seeds for row in rows if row.runs and not row.central}) < 2
 
 
 def explain_bold(rows: Sequence[MethodRuns]) -> str:
