@@ -17,10 +17,7 @@ from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.report.comparison import compare_outcome
-from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.experiment_tables import results_table
-from fedbm.report.experiments_report import experiments_report
-from fedbm.report.render.html import render_html
 from fedbm.report.verdicts import NO_RESULT, plain_verdict, verdicts
 
 FOUR = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD")
@@ -202,27 +199,6 @@ def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:
     (verdict,) = verdicts(cell)
     assert "d = −2.0" in plain(verdict)
     assert "-" not in verdict.replace("t-test", "").replace("macro-F1", "")
-
-
-def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
-    made = scored(tmp_path / "runs", grid(("FedAvg", "FedBM")), {"FedAvg": {0: 0.5}, "FedBM": HIGH})
-    (cell,) = compare_outcome(made)
-    first = check_comparison(cell.group)[0]
-    assert not first.holds
-    assert first.sentence == ("Not finished, and not part of any number on this page: not run: FedAvg (seeds 1, 2).")
-    assert len(cell.group.runs) == 4  # what is not there has no settings to compare
-    assert "Every run finished." not in render_html(experiments_report([made]))
-
-
-def test_seeds_are_said_of_the_methods_with_a_result(tmp_path: Path) -> None:
-    """Not of FedAvg, which a line above is not finished."""
-    for name, fedavg in (("whole", LOW), ("part", {})):
-        made = scored(
-            tmp_path / name, grid(("FedAvg", "FedBM", "FedProx")), dict.fromkeys(FOUR, HIGH) | {"FedAvg": fedavg}
-        )
-        (cell,) = compare_outcome(made)
-        who = "Every method" if fedavg else "Every method with a result"
-        assert f"{who} ran with the seeds 0, 1, 2." in [finding.sentence for finding in check_comparison(cell.group)]
 
 
 def test_a_row_by_itself_has_no_verdict(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, read_o
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, parse
 from fedbm.experiments.trials import Trial, find_state, trials
-from fedbm.report.comparison import compare_outcome, pool_cells
+from fedbm.report.comparison import compare_outcome, missing_words, pool_cells
 from fedbm.report.contrasts import pool_clusters
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiment_tables import (
@@ -66,7 +66,7 @@ beta = [0.1, 0.05]
 SEEDS = range(3, 7)
 WITHHELD = "22 of 24 runs of plan are on record; scores are withheld until all are there"
 CONFIRM: Experiment = parse(PLAN.format(confirmatory="confirmatory = true"), "plan", "plan.toml")
-CHOSEN = "it at the round chosen on validation"
+CHOSEN = "at the round chosen on validation"
 ESTIMATE: Experiment = parse(PLAN.format(confirmatory=""), "plan", "plan.toml")
 GAIN = {  # FedBM's lead in points over the first and the second, by β and seed
     0.1: ([10.0, 12.0, 8.0, 14.0], [2.0, -1.0, 3.0, 0.5]),
@@ -297,7 +297,7 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         assert said in sentences(again)
         assert f"On HAM10000 with beta 0.1, {said}" in planned_verdict(compare_outcome(again))
         assert "except at the planned endpoint, where diverged runs count as stated above" in _page(again, tmp_path)
-        (words,) = compare_outcome(again)[0].group.missing
+        (words,) = (words for row in compare_outcome(again)[0].rows for words in missing_words([row]))
         assert words.startswith("failed, but counted at the planned endpoint: ")
 
 
@@ -324,10 +324,10 @@ def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path
     unlikely, may = (f"chance alone {words} explain this" for words in ("is unlikely to", "may"))
     verdict = planned_verdict(compare_outcome(planned(tmp_path / "a")))
     assert verdict == (
-        f"Macro-F1 on HAM10000 with beta 0.1: FedBM is 11.0 points above FedAvg ({unlikely}; 5.5 points above "
-        f"{CHOSEN}); FedBM is 1.1 points above FedETF ({may}; 0.6 points above {CHOSEN}).",
-        f"Macro-F1 on HAM10000 with beta 0.05: FedBM is 7.0 points above FedAvg ({unlikely}; 3.5 points above "
-        f"{CHOSEN}); FedBM is 4.3 points above FedETF ({unlikely}; 2.1 points above {CHOSEN}).",
+        f"Macro-F1 on HAM10000 with beta 0.1: FedBM is 11.0 points above FedAvg ({unlikely}; +5.5 "
+        f"{CHOSEN}); FedBM is 1.1 points above FedETF ({may}; +0.6 {CHOSEN}).",
+        f"Macro-F1 on HAM10000 with beta 0.05: FedBM is 7.0 points above FedAvg ({unlikely}; +3.5 "
+        f"{CHOSEN}); FedBM is 4.3 points above FedETF ({unlikely}; +2.1 {CHOSEN}).",
         f"{about} The comparison was fixed before these runs.",
     )
     assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
@@ -534,10 +534,7 @@ def test_a_verdict_contains_a_difference_of_the_other_sign_without_averaging(tmp
         best = {**run.summary["best"], "f1": 0.5 + 0.02 * (result.row == "FedAvg")}
         results.append(replace(result, run=with_summary(run, best=best)))
     first, *_ = planned_verdict(compare_outcome(replace(outcome, results=tuple(results))))
-    assert (
-        f"FedBM is 11.0 points above FedAvg (chance alone is unlikely to explain this; 2.0 points below {CHOSEN}"
-        in first
-    )
+    assert f"FedBM is 11.0 points above FedAvg (chance alone is unlikely to explain this; −2.0 {CHOSEN}" in first
 
 
 def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_labels_of_names_in_another_script_differ() -> None:
 
 def test_runs_without_a_result_are_text_and_no_empty_table(runs: str) -> None:
     assert len(floats(runs)) == 2  # scores, and scores by class
-    assert "No result, not counted above: FedProx, seed 0, unfinished, 2 of 6 rounds." in runs
+    assert "No result, not counted: FedProx, seed 0, unfinished, 2 of 6 rounds." in runs
     assert "\\subsection*{50\\%\\_b, Dirichlet β" in runs
 
 

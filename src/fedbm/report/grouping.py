@@ -64,7 +64,6 @@ class Group:
     title: str
     rows: tuple[MethodRuns, ...]  # each has at least one run
     unfinished: tuple[RunView, ...]  # labelled like the row they would belong to
-    missing: tuple[str, ...] = ()  # planned runs that are not here, in words
 
     @property
     def runs(self) -> tuple[RunView, ...]:

@@ -74,7 +74,7 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
 def _plain_contrast(contrast: Contrast) -> str:
     assert contrast.found is not None
     details = [_chance(_holds(contrast.corrected, contrast.found))] if contrast.tested else []
-    details += [f"{_gap(contrast.chosen)} it at the round chosen on validation"] if contrast.chosen else []
+    details += [f"{points(contrast.chosen.mean)} at the round chosen on validation"] if contrast.chosen else []
     more = f" ({'; '.join(details)})" if details else ""
     return f"{contrast.first} is {_gap(contrast.found)} {contrast.second}{more}"
 
