@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from fake_runs import CLASSES, fake_run
-from small import task
 
-from fedbm.methods import METHODS
-from fedbm.methods.base import Facts
 from fedbm.report.document import Figures, Section, Text
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import Group, MethodRuns
@@ -34,15 +30,6 @@ def words_of(section: Section) -> str:
 
 def group_of(*runs: RunView) -> Group:
     return Group("t", tuple(MethodRuns(run.method, run.method, (run,)) for run in runs), ())
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_without_a_global_model_are_those_that_score_every_clients(name: str) -> None:
-    method = METHODS[name]()
-    server = method.server_init(method.model(task()))
-    clients = {i: method.client_init(task(), Facts(i, 6, (3, 2, 1))) for i in range(2)}
-    several = len(list(method.global_states(server, clients))) > 1 and not method.ensemble
-    assert several == (not MethodRuns(name, name, ()).global_model)
 
 
 def featured(run: RunView) -> RunView:

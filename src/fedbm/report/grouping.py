@@ -48,14 +48,6 @@ class MethodRuns:
     def central(self) -> bool:
         return is_central(self.method)
 
-    @property
-    def global_model(self) -> bool:
-        """Whether one model or one vote is scored, not every client's own model."""
-        if self.method not in METHODS:
-            return True
-        method = METHODS[self.method]()
-        return method.common_model or method.ensemble
-
 
 @dataclass(frozen=True)
 class Group:

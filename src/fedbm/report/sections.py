@@ -237,7 +237,8 @@ def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
     )
     costs = tables.cost_table(group, f"{name} cost", colours)
     targets = tables.target_table(group, f"{name} target", colours)
-    return Section("Bytes and time", note, (costs, targets) if targets else (costs,), detail=True)
+    filled = tuple(table for table in (costs, targets) if table is not None and table.rows)
+    return Section("Bytes and time", note, filled, detail=True)
 
 
 def _figure_section(

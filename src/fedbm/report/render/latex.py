@@ -29,12 +29,7 @@ SPECIAL |= {"ⁿ": "\\textsuperscript{n}"}  # pdflatex knows neither this nor th
 SPECIAL |= {"−": "\\ensuremath{-}", "≤": "\\ensuremath{\\leq}", "≥": "\\ensuremath{\\geq}"}
 CODE = re.compile(r"(?<![^\s(])'([^'\n]+)'(?!\w)")  # 'fedbm features RUN'
 FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # shrink only wide tables
-MAX_COLUMNS = 7  # without the row's name; a table with more is printed as two tables
-SECOND = (  # the columns of the second of two tables
-    *("last_f1", "last_quarter_f1", "averaged_accuracy", "averaged_f1"),
-    *("lead_minus_row_f1", "p_holm", "effect_size"),
-)
-NOT_PRINTED = ("p",)  # p after correction is printed
+MAX_COLUMNS = 8  # without the row's name; a table with more is printed in parts
 
 
 def escape(text: str) -> str:
@@ -84,14 +79,9 @@ def _paragraph(text: str, command: str = "") -> str:
 
 
 def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
-    """Yield (suffix, columns) of one table, or of two if it is too wide: the scores, then last rounds and tests."""
-    columns = [column for column in table.columns if column.key not in NOT_PRINTED]
-    if len(columns) <= MAX_COLUMNS:
-        yield "", columns
-        return
-    yield "", [column for column in columns if column.key not in SECOND]
-    if any(column.key in SECOND for column in columns):
-        yield "last rounds", [column for column in columns if column.key in ("n", *SECOND)]
+    """Yield (suffix, columns) of every part of a table."""
+    for start in range(0, len(table.columns), MAX_COLUMNS):
+        yield f"part {start // MAX_COLUMNS + 1}" if start else "", table.columns[start : start + MAX_COLUMNS]
 
 
 def label(text: str) -> str:
