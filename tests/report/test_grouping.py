@@ -36,7 +36,7 @@ def test_runs_are_grouped_by_data_and_partition(tmp_path: Path) -> None:
         "digits, Dirichlet β = 0.05, 10 clients",
         "digits, Dirichlet β = 0.05, 4 clients",
         "digits, Dirichlet β = 0.1, 10 clients",
-        "digits, partitioned evenly, 10 clients",
+        "digits, iid, 10 clients",
         "pbc, Dirichlet β = 0.05, 10 clients",
     ]
 

@@ -29,7 +29,6 @@ class Advice:
 
     evidence: str
     action: str
-    shared: bool = False  # every run with this partition shows it
 
     @property
     def sentence(self) -> str:
@@ -90,7 +89,7 @@ def _large_client(run: RunView) -> Advice | None:
         return None
     more_even = " A larger --beta makes clients more even." if run.partition in BY_BETA else ""
     evidence = f"one client has {100 * share:.0f} % of the training images"
-    return Advice(evidence, f"Its updates outweigh all others.{more_even}", shared=True)
+    return Advice(evidence, f"Its updates outweigh all others.{more_even}")
 
 
 def judge_convergence(runs: Sequence[RunView]) -> str:

@@ -66,11 +66,11 @@ def _inequalities(runs: Sequence[RunView]) -> list[Finding]:
 
 def collect_advice(group: Group) -> list[Finding]:
     """Return each kind of advice once, with the runs that need it."""
-    runs: dict[str, dict[str, None]] = {}  # action → evidence, by run
+    runs: dict[str, list[str]] = {}  # action → evidence, by run
     for run in group.runs:
         for one in advise(run):
-            name = "All rows" if one.shared else format_label(run.label, run.method)
-            runs.setdefault(one.action, {})[f"{name}, seed {run.seed}: {one.evidence}"] = None
+            name = format_label(run.label, run.method)
+            runs.setdefault(one.action, []).append(f"{name}, seed {run.seed}: {one.evidence}")
     return [Finding(False, action, tuple(evidence)) for action, evidence in runs.items()]
 
 

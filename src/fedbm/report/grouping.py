@@ -117,17 +117,8 @@ def format_label(label: str, method: str) -> str:
 
 def _title(run: RunView) -> str:
     beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
-    how = {
-        "dirichlet": f"Dirichlet{beta}",
-        "balanced": f"Dirichlet{beta} with equal sizes",
-        "quantity": f"sizes by Dirichlet{beta}",
-        "classes": "a few classes per client",
-        "shards": "a few shards per client",
-        "column": "partitioned by a column",
-        "iid": "partitioned evenly",
-        "file": "partition from a file",
-    }.get(run.partition, run.partition + beta)
-    return f"{run.data}, {how}, {format_count(run.clients, 'client')}"
+    partition = run.partition.replace("dirichlet", "Dirichlet")
+    return f"{run.data}, {partition}{beta}, {format_count(run.clients, 'client')}"
 
 
 def _add_settings(runs: Sequence[RunView]) -> list[RunView]:

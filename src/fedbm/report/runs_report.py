@@ -37,7 +37,6 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         results = replace(first, blocks=(Text(unequal or tuple(verdicts(comparison)), "verdict"), *first.blocks))
         blocks = (results, *source_sections(group, group.title, colours), *others)
         parts.append(Part(group.title, blocks, summary=summary))
-    lines = _data(runs)
     opening: tuple[Block, ...] = ()
     if len(groups) == 1:
         sentence, *more = parts[0].summary
@@ -48,8 +47,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         tuple(parts),
         reading=reading(),
         provenance=tuple(provenance(run) for group in groups for run in group.runs),
-        data=tuple(lines),
-        fields=tuple(dict.fromkeys(key for line in lines for key in line)),
+        data=tuple(_data(runs)),
         contents=len(groups) > 1,
     )
 

@@ -12,7 +12,7 @@ from fedbm.engine.round_record import RoundRecord
 from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
-from fedbm.report.document import Block, Figure, Figures, Findings, Pairs, Section, Text
+from fedbm.report.document import Block, Cell, Column, Figure, Figures, Findings, Row, Section, Table, Text
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
@@ -20,7 +20,7 @@ from fedbm.report.figures.matrices import MAX_CLASSES_WITH_NUMBERS, confusion, p
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
 from fedbm.report.grouping import Group, MethodRuns, format_label
-from fedbm.report.privacy_sentences import largest_losses
+from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.tables import Colours
 from fedbm.runs.run_view import RunView
 from fedbm.utils.metrics import label_mix_accuracy
@@ -74,7 +74,9 @@ def results(group: Group, name: str, colours: Colours) -> Section:
     judged = [f"{row.name} {words}" for row in group.rows if (words := judge_convergence(row.runs))]
     sentences += [f"{CONVERGENCE}: {'; '.join(judged)}."] if judged else []
     sentences += [words for row in group.rows if (words := _personal(row))]
-    sentences += [f"Privacy: {sentence}." for sentence in largest_losses(group)]
+    for run in group.runs:
+        name = f"{format_label(run.label, run.method)}, seed {run.seed}"
+        sentences += [f"Privacy: {name}, {sentence}." for sentence in client_losses(run)]
     blocks += [Text(tuple(sentences))] if sentences else []
     if len(group.runs) > 1:
         scores = {row.name: tuple(100 * value for value in row.by_seed().values()) for row in group.rows}
@@ -215,8 +217,11 @@ def class_texts(group: Group) -> Section:
     note = "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text."
     why = "No run here has similarities of class texts."
     texts = next((found for found in encoders.values() if found.concepts), None)
-    pairs = tuple(zip(texts.classes, texts.concepts or (), strict=True)) if texts else ()
-    more = (Pairs(pairs, "The text of each class"),) if pairs else ()
+    more: tuple[Block, ...] = ()
+    if texts and texts.concepts:
+        rows = [Row(name, {"text": Cell(text)}) for name, text in zip(texts.classes, texts.concepts, strict=True)]
+        columns, name = (Column("text", "Text", text=True),), f"{group.title}, class texts"
+        more = (Table(name, columns, tuple(rows), head="Class", small=True, folded="The text of each class"),)
     return _figure_section("Class texts", note, {"Similarity": figures}, why, more, wide=_many_classes(group))
 
 

@@ -33,17 +33,12 @@ BOLD = "Bold: highest mean, if rows have the same seeds and settings."  # the ma
 Colours = Mapping[str, int]
 
 
-def have_same_seeds(rows: Sequence[MethodRuns]) -> bool:
-    """Return whether all rows with a finished run have the same seeds, apart from central training."""
-    return len({row.seeds for row in rows if row.runs and not row.central}) < 2
-
-
 def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str, with_bold: bool = True) -> list[bool]:
     """Return which rows print the highest mean; none if only one row has a score, or if rows differ in their seeds.
 
     Seeds differ more than methods. Central training does not take part. None is marked without *with_bold*.
     """
-    compared = with_bold and have_same_seeds(rows)
+    compared = with_bold and len({row.seeds for row in rows if row.runs and not row.central}) < 2
     scores = [row.score(moment, metric) if compared and not row.central else None for row in rows]
     means = [score.mean for score in scores if score]
     top = percent(max(means)) if len(means) > 1 else None
