@@ -81,11 +81,8 @@ def test_swings_count_if_there_are_several_late_ones(run: RunView) -> None:
         assert advise(with_scores(run, calm, best=12)) == []
 
 
-def test_the_average_is_used_where_there_is_one_and_not_advised_where_it_cannot_be(run: RunView) -> None:
+def test_an_average_is_not_advised_where_there_cannot_be_one(run: RunView) -> None:
     scores = [0.2, 0.6] * 10
-    averaged = with_summary(run, averaged={"round": 20})
-    (found,) = advise(with_scores(averaged, scores, best=12))
-    assert "--averaged" in found.action
     assert advise(with_scores(replace(run, method="fedproto"), scores, best=12)) == []
 
 

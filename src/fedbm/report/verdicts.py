@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, ComparedRow, data_title
+from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, ComparedRow
 from fedbm.report.contrasts import Contrast
 from fedbm.report.format import NO_BREAK, effect, format_interval, p_value, percent, points
 from fedbm.utils.statistics import MIN_SEEDS, MOST_SEEDS, Paired, seeds_needed, spread, welch
@@ -17,6 +17,7 @@ MAX_NAMED = 3  # rows that are compared with the paper in words
 METHOD_TITLES = [method.title for method in METHODS.values()]
 NO_RESULT = "There is no result yet: no run of the leading row is finished."
 RARE_CLASSES = "in which rare classes count as much as common ones"
+RARE_FINDINGS = "Macro-F1 counts rare findings as much as common ones."
 FIXED_BEFORE = "The comparison was fixed before these runs."
 ESTIMATED = "These are estimates, not tests. Their intervals show how much chance alone may explain."
 
@@ -45,58 +46,48 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
 
 
 def _plain_difference(lead: ComparedRow, row: ComparedRow) -> str:
-    found, holds = row.tests["best"].paired, _holds(row.tests["best"].corrected, row.tests["best"].paired)
+    found = row.tests["best"].paired
+    may = "is unlikely to" if _holds(row.tests["best"].corrected, found) else "may"
     return (
         f"{lead.name}’s macro-F1, {RARE_CLASSES}, is {_gap(found)} {row.name}’s; "
-        f"with {format_count(found.n, 'seed')}, {_chance(holds)}."
+        f"with {format_count(found.n, 'seed')}, chance alone {may} explain this."
     )
 
 
 def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
-    """Return sentences without symbols on an experiment with stated contrasts; () without a difference.
+    """Return sentences in plain words on an experiment with stated contrasts; () without a difference.
 
     A sentence per cell compares the leading row with other methods. If it is not compared with a method, the sentence
     has all contrasts.
     """
     sentences: list[str] = []
+    by_chance: list[str] = []
     tested = False
-    for comparison, cell in zip(found, plain_names(found), strict=True):
+    for comparison in found:
         known = [one for one in comparison.contrasts if one.found is not None]
         main = [one for one in known if one.first == comparison.lead and one.second in METHOD_TITLES] or known
         if main:
             tested = main[0].tested
-            sentences.append(f"Macro-F1 on {cell}: {'; '.join(map(_plain_contrast, main))}.")
-            sentences += [f"On {cell}, {sentence}" for sentence in _diverged(comparison)]
-    about = f"Macro-F1 counts rare findings as much as common ones. {FIXED_BEFORE if tested else ESTIMATED}"
-    return (*sentences, about) if sentences else ()
+            by_chance += [f"{one.name} on {comparison.title}" for one in main if not _holds(one.corrected, one.found)]
+            sentences.append(f"Macro-F1 on {comparison.title}: {'; '.join(map(_plain_contrast, main))}.")
+            sentences += [f"On {comparison.title}, {sentence}" for sentence in _diverged(comparison)]
+    if not sentences:
+        return ()
+    chance = f"Chance alone may explain: {'; '.join(by_chance) or 'none of these differences'}."
+    about = (chance, f"{RARE_FINDINGS} {FIXED_BEFORE}") if tested else (f"{RARE_FINDINGS} {ESTIMATED}",)
+    return (*sentences, *about)
 
 
 def _plain_contrast(contrast: Contrast) -> str:
     assert contrast.found is not None
-    details = [_chance(_holds(contrast.corrected, contrast.found))] if contrast.tested else []
-    details += [f"{points(contrast.chosen.mean)} at the round chosen on validation"] if contrast.chosen else []
-    more = f" ({'; '.join(details)})" if details else ""
-    return f"{contrast.first} is {_gap(contrast.found)} {contrast.second}{more}"
+    chosen = f" ({points(contrast.chosen.mean)} at the round chosen on validation)" if contrast.chosen else ""
+    return f"{contrast.first} is {_gap(contrast.found)} {contrast.second}{chosen}"
 
 
 def _gap(difference: Paired) -> str:
     """Return '17.1 points above' or '3.0 points below'."""
     amount = points(difference.mean)
     return f"{amount.lstrip('+−')} points {'below' if amount.startswith('−') else 'above'}"
-
-
-def _chance(holds: bool) -> str:
-    return f"chance alone {'is unlikely to' if holds else 'may'} explain this"
-
-
-def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
-    """Return the data set of every cell, with other settings only if several cells have the same data set."""
-    names = [data_title(comparison.data) for comparison in found]
-    settings = [" and ".join(f"{key} {value}" for key, value in c.at.items() if key != "data") for c in found]
-    return [
-        f"{name} with {words}" if words and names.count(name) > 1 else name
-        for name, words in zip(names, settings, strict=True)
-    ]
 
 
 def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
@@ -167,9 +158,9 @@ def _difference_verdict(name: str, found: Paired, corrected: float | None, tests
     return f"{result} The difference is not established.{needed}"
 
 
-def _holds(corrected: float | None, found: Paired) -> bool:
+def _holds(corrected: float | None, found: Paired | None) -> bool:
     """Return whether a difference is established: p after correction is small, from enough seeds."""
-    return corrected is not None and corrected < LEVEL and found.n >= MIN_SEEDS
+    return corrected is not None and corrected < LEVEL and found is not None and found.n >= MIN_SEEDS
 
 
 def _ladder_verdict(comparison: ComparedGroup) -> list[str]:
