@@ -595,15 +595,10 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     assert [(step.first, step.second) for step in cell.ladder] == [("half", "FedAvg"), ("FedBM", "half")]
     rivals = replace(cell, contrasts=(cell.contrasts[2], cell.contrasts[1], cell.contrasts[0]))
     assert rivals.ladder == [], "comparisons with two rows that do not build on each other"
-    (verdict,) = sentences(outcome)
-    assert verdict.startswith(
-        "Step by step from FedAvg to FedBM, in macro-F1 with 95 % intervals: half +10.0 points (+10.0 to +10.0), FedBM "
-    )
-    assert verdict in plain(page)
+    assert sentences(outcome) == []
     confirmed = parse(LADDER.replace("[all]", "confirmatory = true\n[all]"), "ladder", "ladder.toml")
     tested = sentences(replace(outcome, analysis=confirmed.analysis))
     assert len(tested) == 3
-    assert not any("Step by step" in sentence for sentence in tested), "intervals do not speak next to corrected tests"
 
 
 @pytest.mark.parametrize(

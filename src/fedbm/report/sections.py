@@ -26,7 +26,7 @@ from fedbm.runs.run_view import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
 
-MAX_PARTITIONS_SHOWN = 3  # with more seeds, only the first partition is drawn
+MAX_PARTITIONS_SHOWN = 3
 CONVERGENCE = (
     "Convergence, by validation macro-F1 over the last quarter of the rounds (change, and noise between rounds, in "
     "points)"
@@ -75,8 +75,8 @@ def results(group: Group, name: str, colours: Colours) -> Section:
     sentences += [f"{CONVERGENCE}: {'; '.join(judged)}."] if judged else []
     sentences += [words for row in group.rows if (words := _personal(row))]
     for run in group.runs:
-        name = f"{format_label(run.label, run.method)}, seed {run.seed}"
-        sentences += [f"Privacy: {name}, {sentence}." for sentence in client_losses(run)]
+        title = f"{format_label(run.label, run.method)}, seed {run.seed}"
+        sentences += [f"Privacy: {title}, {sentence}." for sentence in client_losses(run)]
     blocks += [Text(tuple(sentences))] if sentences else []
     if len(group.runs) > 1:
         scores = {row.name: tuple(100 * value for value in row.by_seed().values()) for row in group.rows}

@@ -108,11 +108,14 @@ def _whole_percent(row: ComparedRow, metric: str, seeds: frozenset[int]) -> str:
 
 
 def verdicts(comparison: ComparedGroup) -> list[str]:
-    """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
+    """Return the results of tests: of the stated contrasts, or of the leading row, and all rows against the paper."""
     if comparison.contrasts:
-        tested = [one for one in comparison.contrasts if one.tested and one.found is not None]
-        stated = map(_contrast_verdict, tested) if tested else _ladder_verdict(comparison)
-        return [*stated, *_diverged(comparison)]
+        tested = [
+            _difference_verdict(one.name, one.found, one.corrected, one.tests)
+            for one in comparison.contrasts
+            if one.tested and one.found is not None
+        ]
+        return [*tested, *_diverged(comparison)]
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
@@ -137,11 +140,6 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[str]:
     return found
 
 
-def _contrast_verdict(contrast: Contrast) -> str:
-    assert contrast.found is not None
-    return _difference_verdict(contrast.name, contrast.found, contrast.corrected, contrast.tests)
-
-
 def _difference_verdict(name: str, found: Paired, corrected: float | None, tests: int) -> str:
     """Return a difference with its evidence, whether it is established, and otherwise how many seeds it would need."""
     evidence = [f"n{NO_BREAK}={NO_BREAK}{found.n}"]
@@ -161,21 +159,6 @@ def _difference_verdict(name: str, found: Paired, corrected: float | None, tests
 def _holds(corrected: float | None, found: Paired | None) -> bool:
     """Return whether a difference is established: p after correction is small, from enough seeds."""
     return corrected is not None and corrected < LEVEL and found is not None and found.n >= MIN_SEEDS
-
-
-def _ladder_verdict(comparison: ComparedGroup) -> list[str]:
-    """State what each step of a ladder adds; [] without a ladder or if a step is missing."""
-    steps = [
-        f"{one.first} {_points(one.found)} ({format_interval(one.found, points)})"
-        for one in comparison.ladder
-        if one.found is not None
-    ]
-    if not steps or len(steps) < len(comparison.ladder):
-        return []
-    return [
-        f"Step by step from {comparison.baseline.name} to {comparison.lead}, in macro-F1 with 95{NO_BREAK}% intervals: "
-        f"{', '.join(steps)}. Steps with different seeds do not add up to the whole difference."
-    ]
 
 
 def _points(found: Paired) -> str:
