@@ -12,7 +12,7 @@ from fedbm.engine.round_record import RoundRecord
 from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
-from fedbm.report.document import Block, Cell, Column, Figure, Figures, Findings, Row, Section, Table, Text
+from fedbm.report.document import Block, Figure, Figures, Findings, Section, Text
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
@@ -203,7 +203,7 @@ def features(group: Group) -> Section:
 
 
 def class_texts(group: Group) -> Section:
-    """Draw how similar the classes' texts are for each language model in use, and list the texts."""
+    """Draw how similar the classes' texts are for each language model in use."""
     encoders = {
         json.dumps([run.details.encoder, run.details.similarity]): run.details
         for run in group.runs
@@ -216,13 +216,7 @@ def class_texts(group: Group) -> Section:
         figures.append(Figure(drawing, f"Encoder: {found.encoder}"))
     note = "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text."
     why = "No run here has similarities of class texts."
-    texts = next((found for found in encoders.values() if found.concepts), None)
-    more: tuple[Block, ...] = ()
-    if texts and texts.concepts:
-        rows = [Row(name, {"text": Cell(text)}) for name, text in zip(texts.classes, texts.concepts, strict=True)]
-        columns, name = (Column("text", "Text", text=True),), f"{group.title}, class texts"
-        more = (Table(name, columns, tuple(rows), head="Class", small=True, folded="The text of each class"),)
-    return _figure_section("Class texts", note, {"Similarity": figures}, why, more, wide=_many_classes(group))
+    return _figure_section("Class texts", note, {"Similarity": figures}, why, wide=_many_classes(group))
 
 
 def generated_images(group: Group) -> Section:
@@ -247,17 +241,12 @@ def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
 
 
 def _figure_section(
-    heading: str,
-    note: str,
-    panels: Mapping[str, Sequence[Figure]],
-    why: str,
-    more: tuple[Block, ...] = (),
-    wide: bool = True,
+    heading: str, note: str, panels: Mapping[str, Sequence[Figure]], why: str, wide: bool = True
 ) -> Section:
     """Return a section of figures, or the reason why there are none. Without figures, no note explains them."""
     filled = {name: figures for name, figures in panels.items() if figures}
     first: Block = Figures(filled, wide) if filled else Text((why,), "absent")
-    return Section(heading, note if filled else "", (first, *more), detail=True)
+    return Section(heading, note if filled else "", (first,), detail=True)
 
 
 def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:

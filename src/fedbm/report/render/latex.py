@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from fedbm.report.document import (
     Block,
     Cell,
-    Column,
     Findings,
     Report,
     Row,
@@ -70,18 +69,12 @@ def _blocks(blocks: Iterable[Block], title: str) -> list[str]:
         elif isinstance(block, Findings):
             out += [_paragraph(one.text, one.code) for one in block.items]
         elif isinstance(block, Table) and any(not any(c.missing for c in row.cells.values()) for row in block.rows):
-            out += [line for part in _parts(block) for line in _table(block, *part)]
+            out += [line for start in range(0, len(block.columns), MAX_COLUMNS) for line in _table(block, start)]
     return out
 
 
 def _paragraph(text: str, command: str = "") -> str:
     return f"\\par\\noindent {escape(text)}" + (f" \\texttt{{{escape(command)}}}" if command else "")
-
-
-def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
-    """Yield (suffix, columns) of every part of a table."""
-    for start in range(0, len(table.columns), MAX_COLUMNS):
-        yield f"part {start // MAX_COLUMNS + 1}" if start else "", table.columns[start : start + MAX_COLUMNS]
 
 
 def label(text: str) -> str:
@@ -97,9 +90,13 @@ def label(text: str) -> str:
     return "tab:" + re.sub(r"[^A-Za-z0-9.]+", "-", words + checksum).strip("-")
 
 
-def _table(table: Table, suffix: str, columns: Sequence[Column]) -> list[str]:
-    """Return a float across all columns of a page, with the numbers of notes raised behind a row's name."""
-    name = f"{table.name}, {suffix}" if suffix else table.name
+def _table(table: Table, start: int) -> list[str]:
+    """Return a float across all columns of a page, with the table's columns from *start* on.
+
+    The numbers of notes are raised behind a row's name.
+    """
+    columns = table.columns[start : start + MAX_COLUMNS]
+    name = f"{table.name}, part {start // MAX_COLUMNS + 1}" if start else table.name
     titles = [column.heading for column in columns]
     lines = [" & ".join(map(escape, [table.head, *titles])) + " \\\\", "\\midrule"]
     for block, rows in group_adjacent(table.rows, "block"):
