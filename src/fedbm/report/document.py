@@ -189,8 +189,9 @@ Block = Text | Table | Findings | Figures | Gallery | Section | Fold
 
 
 def drop_details(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks that are not limited to the HTML page."""
-    return (block for block in blocks if not isinstance(block, Fold) and not getattr(block, "detail", False))
+    """Yield the blocks that are not limited to the HTML page, without empty texts."""
+    filled = (block for block in blocks if not isinstance(block, Text) or block.sentences)
+    return (block for block in filled if not isinstance(block, Fold) and not getattr(block, "detail", False))
 
 
 def group_adjacent(items: Sequence[Any], attribute: str) -> list[tuple[str, list[Any]]]:

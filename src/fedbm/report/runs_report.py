@@ -38,11 +38,13 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         blocks = (results, *source_sections(group, group.title, colours), *others)
         parts.append(Part(group.title, blocks, summary=summary))
     opening: tuple[Block, ...] = ()
+    title = title or (groups[0].title if len(groups) == 1 else f"{len(groups)} comparisons")
     if len(groups) == 1:
         sentence, *more = parts[0].summary
-        opening = (Text((sentence,), "lead"), Text(tuple(more), "more"), Text(_facts(groups[0]), "facts", detail=True))
+        facts = tuple(fact for fact in _facts(groups[0]) if fact != title)
+        opening = (Text((sentence,), "lead"), Text(tuple(more), "more"), Text(facts, "facts", detail=True))
     return Report(
-        title or (groups[0].title if len(groups) == 1 else f"{len(groups)} comparisons"),
+        title,
         opening,
         tuple(parts),
         reading=reading(),

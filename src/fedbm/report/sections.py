@@ -103,7 +103,7 @@ def _personal(row: MethodRuns) -> str:
 
 def checks(group: Group) -> Section:
     findings = Findings(tuple(check_comparison(group)))
-    return Section("Is it a fair comparison?", "Checked from the files of the runs.", (findings,), detail=True)
+    return Section("Checks", "Checked from the files of the runs.", (findings,), detail=True)
 
 
 def advice(group: Group) -> tuple[Section, ...]:
