@@ -62,12 +62,14 @@ def provenance(run: RunView) -> Provenance:
 
 def _facts(group: Group) -> tuple[str, ...]:
     """Return short facts about what was compared."""
-    rounds = sorted(run.final_round for run in group.runs)
+    planned = [run.planned for run in group.runs]
+    computed = [run.final_round for run in group.runs]  # fewer if patience ended a run
     seeds = {run.seed for row in group.rows for run in row.runs}
     found = next((run.client_partition for run in group.runs if run.client_partition is not None), None)
     images = (f"classes: {len(found.classes)}, training images: {sum(map(sum, found.counts)):,}",) if found else ()
     methods = f"methods: {len({row.method for row in group.rows})}, seeds: {len(seeds)}"
-    return (group.title, methods, *images, f"rounds: {format_range(rounds[0], rounds[-1])}")
+    rounds = f"rounds planned: {format_range(min(planned), max(planned))}"
+    return (group.title, methods, *images, f"{rounds}, run: {format_range(min(computed), max(computed))}")
 
 
 def _data(runs: Sequence[RunView]) -> list[dict[str, Any]]:

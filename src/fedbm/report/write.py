@@ -68,6 +68,8 @@ def make_report(runs: Sequence[RunView | str | Path], out: Path = Path("runs"), 
     records = [path for path in names if is_records(path)]
     if records and len(records) < len(runs):
         raise FedBMError("runs and records cannot be in one report. Give one kind at a time.")
+    if of_run := next((path for path in records if (path.parent / "rounds.jsonl").exists()), None):
+        raise FedBMError(f"{of_run} is a file of a run: give its folder, {of_run.parent}")
     if records:
         outcomes = [o for path in records for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
         whole = [path for path in records if path.is_dir()]
