@@ -20,14 +20,14 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
 from fedbm.experiments.paper_numbers import find_published
 from fedbm.methods import Central
-from fedbm.report.comparison import HEADLINE_METRIC, compare_outcome
+from fedbm.report.comparison import HEADLINE_METRIC, compare_outcome, data_title
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.experiment_figures import contrast_figure
 from fedbm.report.figures.svg import save_svg
 from fedbm.report.format import format_numbers
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import score_cell
-from fedbm.report.verdicts import plain_names, planned_verdict
+from fedbm.report.verdicts import planned_verdict
 from fedbm.utils.io import write_text
 from fedbm.utils.statistics import spread_or_none
 
@@ -76,7 +76,8 @@ def results_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     cells: dict[str, dict[str, Cell]] = {row.name: {} for row in found[0].rows if row.name != found[0].lead}
     cells |= {found[0].lead: {}, CENTRAL: {}}
     columns, central_seeds = [], set[int]()
-    for place, (comparison, name) in enumerate(zip(found, plain_names(found), strict=True)):
+    for place, comparison in enumerate(found):
+        name = data_title(comparison.data)
         averaged, raw, paper = (f"{key}{place}" for key in ("averaged", "raw", "paper"))
         columns += [Column(averaged, f"{name}, averaged"), Column(raw, f"{name}, raw"), Column(paper, f"{name}, paper")]
         for row in comparison.rows:

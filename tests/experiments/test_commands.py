@@ -292,7 +292,7 @@ def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
     text = (tmp_path / "x.tex").read_text(encoding="utf-8")
     assert "\n{FedAvg} & 2 & " in text
     assert " & 55.0 ± 7.1 & " in text
-    assert "No result, not counted above: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
+    assert "No result, not counted: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,7 +206,7 @@ def test_two_runs_of_a_site(
     assert client_losses(read_run(run)) == [
         f"client {n}: ε ≤ 4.73 in this run, ε {words} over all runs on its data, at δ = 1e-05" for n in range(2)
     ]
-    sentence = f"seed 1: ε ≤ 4.73 in this run, ε {words} over all runs on a client’s data, at δ = 1e-05"
+    sentence = f"seed 1, client 0: ε ≤ 4.73 in this run, ε {words} over all runs on its data, at δ = 1e-05"
     for page in ("report.md", "report.html"):
         assert sentence in write_report([run], tmp_path / page).read_text(encoding="utf-8")
     assert main(["show", str(run)]) == 0

@@ -81,11 +81,8 @@ def test_swings_count_if_there_are_several_late_ones(run: RunView) -> None:
         assert advise(with_scores(run, calm, best=12)) == []
 
 
-def test_the_average_is_used_where_there_is_one_and_not_advised_where_it_cannot_be(run: RunView) -> None:
+def test_an_average_is_not_advised_where_there_cannot_be_one(run: RunView) -> None:
     scores = [0.2, 0.6] * 10
-    averaged = with_summary(run, averaged={"round": 20})
-    (found,) = advise(with_scores(averaged, scores, best=12))
-    assert "--averaged" in found.action
     assert advise(with_scores(replace(run, method="fedproto"), scores, best=12)) == []
 
 
@@ -107,9 +104,9 @@ def test_a_report_gives_each_advice_once_with_its_runs(run: RunView) -> None:
     rounds, client = collect_advice(group)
     assert rounds.sentence == "More training may help: use more --rounds."
     assert [item.partition(":")[0] for item in rounds.items] == ["FedAvg, seed 0", "FedAvg, seed 1", "FedBM, seed 0"]
-    assert [item.partition(":")[0] for item in client.items] == ["All rows, seed 0", "All rows, seed 1"]
+    assert [item.partition(":")[0] for item in client.items] == [item.partition(":")[0] for item in rounds.items]
     (alone,) = collect_advice(group_runs([with_scores(run, [0.5] * 20, best=20)])[0])
-    assert alone.sentence.startswith("FedBM, seed 0: the chosen round is the last one, 20. More training")
+    assert alone.text.endswith("--rounds. FedBM, seed 0: the chosen round is the last one, 20.")
 
 
 # --- convergence ----------------------------------------------------------------------------------------------------

@@ -175,11 +175,3 @@ def test_options_of_a_method_of_ones_own_are_not_held_to_those_of_fedbm(tmp_path
     run = fake_run(tmp_path, "mine", rounds=2, options=options)
     assert read_run(run).config["method"] == {"name": "mine", **options}
     assert "No run here has generated images" in write_report([run], tmp_path / "page.html").read_text()
-
-
-@pytest.mark.parametrize(("temperature", "stated"), [(5.0, True), ("hot", False)])
-def test_tuned_options_that_are_not_numbers_are_not_stated(tmp_path: Path, temperature: Any, stated: bool) -> None:
-    options = {"temperature": temperature, "lambda_dis": 1.0, "pseudo_batch": 3}
-    runs = [fake_run(tmp_path, "fedbm", seed, rounds=2, options=options, best={"f1": 0.5}) for seed in range(3)]
-    runs += [fake_run(tmp_path, "fedavg", seed, rounds=2, best={"f1": 0.5}) for seed in range(3)]
-    assert ("was run with one setting" in write_report(runs, tmp_path / "page.html").read_text()) == stated

@@ -102,5 +102,5 @@ def test_runs_have_their_table_and_what_is_not_finished(tmp_path: Path) -> None:
     shown = render_markdown(runs_report(read_runs([*runs, fake_run(tmp_path, "fedprox", rounds=2, done=1)])))
     assert shown.startswith("# digits, Dirichlet β")
     assert "| *At the last round* |" in shown
-    assert "- No result, not counted above: FedProx, seed 0, unfinished, 1 of 2 rounds." in shown
+    assert "- No result, not counted: FedProx, seed 0, unfinished, 1 of 2 rounds." in shown
     assert "Where it comes from" not in shown  # the page's only

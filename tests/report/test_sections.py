@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from fake_runs import CLASSES, fake_run
-from small import task
 
-from fedbm.methods import METHODS
-from fedbm.methods.base import Facts
 from fedbm.report.document import Figures, Section, Text
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import Group, MethodRuns
-from fedbm.report.sections import client_by_client, confusions, features, partition
+from fedbm.report.sections import client_by_client, features, partition
 from fedbm.runs.run_file_types import Confusion, Features
 from fedbm.runs.run_view import RunView, read_run
 
@@ -36,48 +32,16 @@ def group_of(*runs: RunView) -> Group:
     return Group("t", tuple(MethodRuns(run.method, run.method, (run,)) for run in runs), ())
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_without_a_global_model_are_those_that_score_every_clients(name: str) -> None:
-    method = METHODS[name]()
-    server = method.server_init(method.model(task()))
-    clients = {i: method.client_init(task(), Facts(i, 6, (3, 2, 1))) for i in range(2)}
-    several = len(list(method.global_states(server, clients))) > 1 and not method.ensemble
-    assert several == (not MethodRuns(name, name, ()).global_model)
+def featured(run: RunView) -> RunView:
+    return replace(run, features=Features(tuple(CLASSES), (0, 1, 2), ((0.0, 1.0), (1.0, 0.0), (0.5, 0.2)), None))
 
 
-def test_what_is_added_up_and_whose_accuracy_it_is(tmp_path: Path) -> None:
-    fedavg, fedproto = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedproto"))
-    colours = assign_colours(["fedavg", "fedproto"])
-    common, both = group_of(fedavg), group_of(fedavg, fedproto)
-    assert "Seeds are added up. " in confusions(common).note
-    assert "Seeds are added up; for fedproto, clients’ own models too, so that n counts" in confusions(both).note
-    assert "the global model’s accuracy on test images" in client_by_client(common, colours).note
-    assert (
-        "accuracy (for fedproto, without one: the mean over all clients’ models)"
-        in client_by_client(both, colours).note
-    )
-
-
-def featured(run: RunView, anchors: tuple[tuple[float, float], ...] | None) -> RunView:
-    return replace(run, features=Features(tuple(CLASSES), (0, 1, 2), ((0.0, 1.0), (1.0, 0.0), (0.5, 0.2)), anchors))
-
-
-def test_rows_without_features_are_named_with_what_makes_them(tmp_path: Path) -> None:
-    fedavg, fedprox, fedbm = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedprox", "fedbm"))
-    some = features(group_of(fedavg, fedprox, featured(fedbm, None)))
-    assert "No run of fedavg and fedprox has features; 'fedbm features RUN' computes them" in some.note
-    assert isinstance(some.blocks[0], Figures)
-    assert "fedbm features" not in features(group_of(featured(fedbm, None))).note
-    none = features(group_of(fedavg, fedprox))
-    assert words_of(none).startswith("No run here has features; 'fedbm features RUN'")
-    assert "fedbm features" not in none.note
-
-
-def test_stars_are_explained_where_there_are_some(tmp_path: Path) -> None:
+def test_rows_with_features_are_drawn(tmp_path: Path) -> None:
     fedavg, fedbm = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedbm"))
-    anchors = ((0.1, 0.9), (0.9, 0.1), (0.5, 0.5))
-    assert "A star is" not in features(group_of(featured(fedavg, None))).note
-    assert "A star is" in features(group_of(featured(fedavg, None), featured(fedbm, anchors))).note
+    (figures,) = features(group_of(fedavg, featured(fedbm))).blocks
+    assert isinstance(figures, Figures)
+    assert [figure.caption for figure in figures.panels["Features"]] == ["fedbm, seed 0"]
+    assert words_of(features(group_of(fedavg))).startswith("No run here has features; 'fedbm features RUN'")
 
 
 def seen(tmp_path: Path, method: str, counts: list[list[int]], confusion: list[list[int]]) -> RunView:
@@ -113,8 +77,5 @@ def test_central_is_judged_by_the_clients_of_the_others(tmp_path: Path) -> None:
 
 def test_central_alone_has_no_clients_to_show(tmp_path: Path) -> None:
     group = group_of(seen(tmp_path, "central", [[7, 7], [7, 7]], [[1, 1], [1, 1]]))
-    assert words_of(partition(group)) == "Central training has all images in one place."
-    assert (
-        words_of(client_by_client(group, assign_colours(["central"])))
-        == "Central training has all images in one place."
-    )
+    assert words_of(partition(group)) == "No run with clients has partition.json."
+    assert words_of(client_by_client(group, assign_colours(["central"]))) == words_of(partition(group))

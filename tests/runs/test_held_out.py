@@ -140,8 +140,9 @@ def test_report_and_record_show_every_held_out_client(tiny: dict[str, Any], site
     [section] = source_sections(group, "g", assign_colours(["FedAvg", "FedETF"]))
     table = section.blocks[1]
     assert isinstance(table, Table)
-    blocks = [f"{name}, {len(own)} images" for name, own in zip("34", plans[0].partition.held_out, strict=True)]
-    assert [(row.block, row.name) for row in table.rows] == [(b, m) for b in blocks for m in ("FedAvg", "FedETF")]
+    images = [str(len(own)) for own in plans[0].partition.held_out for _ in range(2)]
+    assert [(row.block, row.name) for row in table.rows] == [(b, m) for b in "34" for m in ("FedAvg", "FedETF")]
+    assert [row.cells["images"].value for row in table.rows] == images
 
 
 def test_a_shift_changes_training_and_the_run_id_but_not_the_data_set(

@@ -168,7 +168,6 @@ class Method(ABC):
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
     colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
-    tuned: ClassVar[Mapping[str, str]] = {}  # options usually tuned per data set → how reports write them
     # option → (other option, its values for which the option applies); the CLI refuses an option without effect
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 

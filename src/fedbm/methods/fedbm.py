@@ -52,7 +52,6 @@ class FedBM(FedAvg):
     name = "fedbm"
     title = "FedBM"
     colour = 0
-    tuned: ClassVar[Mapping[str, str]] = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
         "temperature": ("classifier", ("distribution", "mean")),
         **dict.fromkeys(("condition", "pseudo_batch", "pseudo_in", "lambda_div", "lambda_dis"), ("generator", (True,))),

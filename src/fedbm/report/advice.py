@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedbm.config.options import BY_BETA
 from fedbm.methods import METHODS, FedAvg, is_central
 from fedbm.report.format import NO_BREAK, percent, points
 from fedbm.runs.run_view import RunView
@@ -29,7 +28,6 @@ class Advice:
 
     evidence: str
     action: str
-    shared: bool = False  # every run with this partition shows it
 
     @property
     def sentence(self) -> str:
@@ -73,11 +71,10 @@ def _swings(run: RunView) -> Advice | None:
     large = sum(change >= SWING for change in changes)
     if large < max(MIN_SWINGS, MIN_SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
         return None
-    has_average = run.scores("averaged") is not None
-    use = "use its averaged model (--averaged)" if has_average else "average the global model (--server-average 0.9)"
     evidence = f"between rounds, validation accuracy changed by {100 * SWING:.0f} points or more"
     times = f"{large} of {len(changes)} times in the second half"
-    return Advice(f"{evidence}, {times}", f"The score of a single round varies by chance: {use}.")
+    action = "The score of a single round varies by chance: use an averaged model (--server-average 0.9)."
+    return Advice(f"{evidence}, {times}", action)
 
 
 def _large_client(run: RunView) -> Advice | None:
@@ -88,9 +85,8 @@ def _large_client(run: RunView) -> Advice | None:
     share = max(sizes) / sum(sizes)
     if share <= max(LARGE_CLIENT, 2 / len(sizes)):
         return None
-    more_even = " A larger --beta makes clients more even." if run.partition in BY_BETA else ""
     evidence = f"one client has {100 * share:.0f} % of the training images"
-    return Advice(evidence, f"Its updates outweigh all others.{more_even}", shared=True)
+    return Advice(evidence, "Its updates outweigh all others. A larger --beta makes simulated clients more even.")
 
 
 def judge_convergence(runs: Sequence[RunView]) -> str:

@@ -164,8 +164,7 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
         )
     title = ", ".join([data_title(data), *setting_words(outcome, at)])
     finished = tuple(row for row in rows if row.runs)
-    group = Group(title, finished, (), missing_words(rows))
-    return ComparedGroup(title, tuple(rows), lead if finished else "", group, data, at)
+    return ComparedGroup(title, tuple(rows), lead if finished else "", Group(title, finished, ()), data, at)
 
 
 def _test(comparisons: Sequence[ComparedGroup]) -> list[ComparedGroup]:

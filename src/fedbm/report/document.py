@@ -121,14 +121,6 @@ class Gallery:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Terms and their meaning."""
-
-    pairs: tuple[tuple[str, str], ...]
-    summary: str  # the line that opens them
-
-
-@dataclass(frozen=True)
 class Section:
     """A heading with its blocks. *detail*: only in the HTML page."""
 
@@ -185,7 +177,7 @@ class Report:
     reading: tuple[tuple[str, str], ...] = ()  # (term, how to read it)
     provenance: tuple[Provenance, ...] = ()
     data: tuple[Mapping[str, Any], ...] = ()  # every number with all digits, for programs
-    fields: tuple[str, ...] = ()  # the columns of *data*
+    fields: tuple[str, ...] = ()  # the columns of *data*; by default, all keys of its lines
     contents: bool = True  # whether the opening lists the parts, and each has a title
 
     def needs_heading(self, part: Part) -> bool:
@@ -193,12 +185,13 @@ class Report:
         return self.contents and (bool(self.opening) or part.title != self.title)
 
 
-Block = Text | Table | Findings | Figures | Gallery | Pairs | Section | Fold
+Block = Text | Table | Findings | Figures | Gallery | Section | Fold
 
 
 def drop_details(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks that are not limited to the HTML page."""
-    return (block for block in blocks if not isinstance(block, Fold) and not getattr(block, "detail", False))
+    """Yield the blocks that are not limited to the HTML page, without empty texts."""
+    filled = (block for block in blocks if not isinstance(block, Text) or block.sentences)
+    return (block for block in filled if not isinstance(block, Fold) and not getattr(block, "detail", False))
 
 
 def group_adjacent(items: Sequence[Any], attribute: str) -> list[tuple[str, list[Any]]]:

@@ -17,12 +17,12 @@ from fedbm.report.contrasts import Contrast, mean_with_interval
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.format import format_interval, percent, points
 from fedbm.report.tables import (
+    BOLD,
     CLASS_METRICS,
     SHOWN,
     Colours,
     best_rows,
     class_scores,
-    explain_bold,
     make_columns,
     mean_cell,
     score_cell,
@@ -91,7 +91,7 @@ def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
-        caption += f" {explain_bold(comparison.rows)}"
+        caption += f" {BOLD}"
         if any(row.rival for row in comparison.rows):
             caption += " The leading row is tinted, or its name is bold."
     columns = [Column("n", "n")]

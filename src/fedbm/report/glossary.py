@@ -25,8 +25,7 @@ TERMS = (
         "Mean ± std",
         "Over n seeds, with n − 1 in the denominator. A seed changes the partition, the clients selected, the initial "
         "weights and every batch. Bold marks the highest mean of a column, without Central, which has all data in one "
-        "place; it does not mean that the difference is more than chance. No mean is bold where rows differ in their "
-        "seeds.",
+        "place; it does not mean that the difference is more than chance.",
     ),
     (
         "Leading row",

@@ -19,6 +19,7 @@ from fedbm.utils.text import format_count, format_option
 # keys that do not separate rows: the seed; name, partition and β, which are in the group's title; a path and the number
 # of channels, because digests compare images and samples; and the recipe, because the values that it sets are compared
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file", "data.channels", "train.recipe"}
+READ = ("method", "data", "language", "model", "train", "concepts", "own")
 AVERAGE = "train.server_average"  # adds scores, and changes no other score
 
 
@@ -41,16 +42,12 @@ class MethodRuns:
         return {seed: one[metric] for seed, one in scores.items() if one is not None and one[metric] is not None}
 
     @property
-    def central(self) -> bool:
-        return is_central(self.method)
+    def seeds(self) -> frozenset[int]:
+        return frozenset(run.seed for run in self.runs)
 
     @property
-    def global_model(self) -> bool:
-        """Whether one model or one vote is scored, not every client's own model."""
-        if self.method not in METHODS:
-            return True
-        method = METHODS[self.method]()
-        return method.common_model or method.ensemble
+    def central(self) -> bool:
+        return is_central(self.method)
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,6 @@ class Group:
     title: str
     rows: tuple[MethodRuns, ...]  # each has at least one run
     unfinished: tuple[RunView, ...]  # labelled like the row they would belong to
-    missing: tuple[str, ...] = ()  # planned runs that are not here, in words
 
     @property
     def runs(self) -> tuple[RunView, ...]:
@@ -99,14 +95,22 @@ def settings(run: RunView, *sections: str) -> dict[str, Any]:
 
     A setting that is newer than the run has its default, with which it changes no result.
     """
-    found: dict[str, Any] = {}
+    found = _defaults(run.method, sections)
     for section in sections:
-        options = METHODS.get(run.method) if section == "method" else SECTIONS.get(section)
-        defaults = {one.name: one.default for one in fields(options) if one.default is not None} if options else {}
-        found |= {f"{section}.{key}": value for key, value in {**defaults, **run.config.get(section, {})}.items()}
+        found |= {f"{section}.{key}": value for key, value in run.config.get(section, {}).items()}
     if found.get("data.partition") == "file" and run.client_partition is not None:  # such as one made in Python
         found["data.partition"] = run.client_partition.kind
     return {key: value for key, value in found.items() if key not in NOT_A_SETTING}
+
+
+def _defaults(method: str, sections: Sequence[str]) -> dict[str, Any]:
+    options = {section: METHODS.get(method) if section == "method" else SECTIONS.get(section) for section in sections}
+    return {
+        f"{section}.{one.name}": one.default
+        for section, known in options.items()
+        for one in (fields(known) if known else ())
+        if one.default is not None
+    }
 
 
 def find_varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -122,43 +126,28 @@ def format_label(label: str, method: str) -> str:
 
 def _title(run: RunView) -> str:
     beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
-    how = {
-        "dirichlet": f"Dirichlet{beta}",
-        "balanced": f"Dirichlet{beta} with equal sizes",
-        "quantity": f"sizes by Dirichlet{beta}",
-        "classes": "a few classes per client",
-        "shards": "a few shards per client",
-        "column": "partitioned by a column",
-        "iid": "partitioned evenly",
-        "file": "partition from a file",
-    }.get(run.partition, run.partition + beta)
-    return f"{run.data}, {how}, {format_count(run.clients, 'client')}"
+    partition = run.partition.replace("dirichlet", "Dirichlet")
+    return f"{run.data}, {partition}{beta}, {format_count(run.clients, 'client')}"
 
 
 def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
-    """Label runs by the settings in which the rows of a method differ. A method with one row has its name as label.
-
-    These settings are options of the method that are not the default, and other settings that the method reads.
-    """
+    """Label runs by the settings in which the rows of a method differ, without those that are the default."""
     named = []
     for method in dict.fromkeys(run.method for run in runs):
         own = [run for run in runs if run.method == method]
-        options = [run.label.removeprefix(method).removeprefix(" · ").split(", ") for run in own]
         read = [_read_settings(run) for run in own]
+        usual = _defaults(method, READ)
         keys = find_varying(read)
-        for run, some, values in zip(own, options, read, strict=True):
-            same = [settings(other, "method") for other in own if other.label == run.label]
-            hidden = {key: settings(run, "method").get(key) for key in find_varying(same)}
-            more = hidden | {key: values.get(key) for key in keys}
-            extra = [one for one in some if one and not all(one in others for others in options)]
-            extra += [f"{key}={'unset' if value is None else format_option(value)}" for key, value in more.items()]
-            named.append(replace(run, label=f"{method} · {', '.join(extra)}" if extra else method))
+        for run, values in zip(own, read, strict=True):
+            other = {key: values[key] for key in keys if values.get(key) not in (None, usual.get(key))}
+            shown = ", ".join(f"{key.removeprefix('method.')}={format_option(value)}" for key, value in other.items())
+            named.append(replace(run, label=f"{method} · {shown}" if shown else method))
     return named
 
 
 def _read_settings(run: RunView) -> dict[str, Any]:
-    """Return the settings other than the method's own, without those that the method never reads."""
-    found = settings(run, "data", "language", "model", "train", "concepts", "own")
+    """Return all settings without those that the method never reads."""
+    found = settings(run, *READ)
     if run.method in METHODS and not METHODS[run.method]().needs_concepts:
         return {key: value for key, value in found.items() if not key.startswith(("language.", "concepts."))}
     paths = ("language.concept_file", "language.encoder_dir")  # the same file may have several paths

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedbm.report.comparison import ComparedGroup, compare_runs
-from fedbm.report.comparison_checks import find_different_seeds, find_inequalities
+from fedbm.report.comparison import compare_runs
+from fedbm.report.comparison_checks import find_inequalities
 from fedbm.report.document import Block, Part, Provenance, Report, Text
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
@@ -15,12 +15,11 @@ from fedbm.report.grouping import Group, format_label, group_runs
 from fedbm.report.sections import group_sections
 from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import BLOCKS, METRICS, class_scores
-from fedbm.report.verdicts import main_rivals, plain_verdict, verdicts
+from fedbm.report.verdicts import plain_verdict, verdicts
 from fedbm.runs.run_view import RunView, describe_run
-from fedbm.utils.text import format_count, format_range
+from fedbm.utils.text import format_range
 
 UNEQUAL = "So this page does not say which row is ahead."
-SHARED_SEEDS = "What follows compares rows over the seeds that they share."
 ABOUT = ("run", "method", "data", "partition", "beta", "clients", "seed", "rounds", "state")
 
 
@@ -30,25 +29,28 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
     names = [row.name for group in groups for row in group.rows]
     names += [format_label(run.label, run.method) for group in groups for run in group.unfinished]
     colours = assign_colours(names)
-    comparisons = [compare_runs(group) for group in groups]
     parts = []
-    for comparison in comparisons:
-        group = comparison.group
-        first, *others = group_sections(group, group.title, colours, dots_of_seeds=True)
-        sentences = find_inequalities(group) or tuple(verdicts(comparison) if comparison.lead else ())
-        results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
+    for group in groups:
+        comparison, unequal = compare_runs(group), find_inequalities(group)
+        summary = (*unequal, UNEQUAL) if unequal else plain_verdict(comparison)
+        first, *others = group_sections(group, group.title, colours)
+        results = replace(first, blocks=(Text(unequal or tuple(verdicts(comparison)), "verdict"), *first.blocks))
         blocks = (results, *source_sections(group, group.title, colours), *others)
-        parts.append(Part(group.title, blocks, summary=_summary(comparison)))
-    single, lines = len(groups) == 1, _data(runs)
+        parts.append(Part(group.title, blocks, summary=summary))
+    opening: tuple[Block, ...] = ()
+    title = title or (groups[0].title if len(groups) == 1 else f"{len(groups)} comparisons")
+    if len(groups) == 1:
+        sentence, *more = parts[0].summary
+        facts = tuple(fact for fact in _facts(groups[0]) if fact != title)
+        opening = (Text((sentence,), "lead"), Text(tuple(more), "more"), Text(facts, "facts", detail=True))
     return Report(
-        title or (groups[0].title if single else f"{len(groups)} comparisons"),
-        _opening(comparisons[0], title or groups[0].title) if single else (),
+        title,
+        opening,
         tuple(parts),
         reading=reading(),
         provenance=tuple(provenance(run) for group in groups for run in group.runs),
-        data=tuple(lines),
-        fields=tuple(dict.fromkeys(key for line in lines for key in line)),
-        contents=not single,
+        data=tuple(_data(runs)),
+        contents=len(groups) > 1,
     )
 
 
@@ -58,35 +60,16 @@ def provenance(run: RunView) -> Provenance:
     return Provenance(name, (run.environment or {}).get("command") or "", environment, run.config_text)
 
 
-def _summary(comparison: ComparedGroup) -> tuple[str, ...]:
-    """Return the verdict in plain words; if rows are unequal, first in what, and no leader where settings differ."""
-    if unequal := find_inequalities(comparison.group):
-        return (*unequal, UNEQUAL)
-    seeds = find_different_seeds(comparison.group) if main_rivals(comparison) else None
-    return (*((seeds.sentence, SHARED_SEEDS) if seeds else ()), *plain_verdict(comparison))
-
-
-def _opening(comparison: ComparedGroup, title: str) -> tuple[Block, ...]:
-    first, *more = _summary(comparison)
-    facts = tuple(fact for fact in _facts(comparison.group) if fact and fact != title)
-    return (Text((first,), "lead"), *((Text(tuple(more), "more"),) if more else ()), Text(facts, "facts", detail=True))
-
-
-def _facts(group: Group) -> list[str]:
+def _facts(group: Group) -> tuple[str, ...]:
     """Return short facts about what was compared."""
-    planned = sorted({run.planned for run in group.runs})
-    early = [run.summary.rounds for run in group.runs if run.summary and run.summary.rounds < run.planned]
-    span = format_range(min(early), max(early)) if early else ""
+    planned = [run.planned for run in group.runs]
+    computed = [run.final_round for run in group.runs]  # fewer if patience ended a run
     seeds = {run.seed for row in group.rows for run in row.runs}
     found = next((run.client_partition for run in group.runs if run.client_partition is not None), None)
-    images = f"{sum(map(sum, found.counts)):,} training images" if found else ""
-    return [
-        group.title,
-        f"{format_count(len({row.method for row in group.rows}), 'method')}, {format_count(len(seeds), 'seed')}",
-        f"{format_count(len(found.classes), 'class', 'classes')}, {images}" if found else "",
-        f"{format_range(planned[0], planned[-1])} round{'s' * (planned[-1] != 1)}",
-        f"patience ended {format_count(len(early), 'run')} after {span}" if early else "",
-    ]
+    images = (f"classes: {len(found.classes)}, training images: {sum(map(sum, found.counts)):,}",) if found else ()
+    methods = f"methods: {len({row.method for row in group.rows})}, seeds: {len(seeds)}"
+    rounds = f"rounds planned: {format_range(min(planned), max(planned))}"
+    return (group.title, methods, *images, f"{rounds}, run: {format_range(min(computed), max(computed))}")
 
 
 def _data(runs: Sequence[RunView]) -> list[dict[str, Any]]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from fedbm.engine.round_record import RoundRecord
-from fedbm.errors import join_words
-from fedbm.methods import title_of
 from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
-from fedbm.report.document import Block, Figure, Figures, Findings, Pairs, Section, Text
+from fedbm.report.document import Block, Figure, Figures, Findings, Section, Text
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
@@ -22,24 +20,19 @@ from fedbm.report.figures.matrices import MAX_CLASSES_WITH_NUMBERS, confusion, p
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
 from fedbm.report.grouping import Group, MethodRuns, format_label
-from fedbm.report.privacy_sentences import largest_losses
+from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.tables import Colours
 from fedbm.runs.run_view import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
-from fedbm.utils.text import format_count
 
-MAX_PARTITIONS_SHOWN = 3  # with more seeds, only the first partition is drawn
+MAX_PARTITIONS_SHOWN = 3
 CONVERGENCE = (
     "Convergence, by validation macro-F1 over the last quarter of the rounds (change, and noise between rounds, in "
     "points)"
 )
-CENTRAL_ALONE = "Central training has all images in one place."
-COMPUTE_FEATURES = "'fedbm features RUN' computes them and updates the run's record."
-STARS = (
-    "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
-    "are each centred by their mean). "
-)
+NO_PARTITION = "No run with clients has partition.json."
+NO_FEATURES = "No run here has features; 'fedbm features RUN' computes them and updates the run's record."
 CURVES = (  # name, metric, axis
     ("Macro-F1", "f1", "macro-F1 on the test images, %"),
     ("Accuracy", "accuracy", "accuracy on the test images, %"),
@@ -47,10 +40,10 @@ CURVES = (  # name, metric, axis
 )
 
 
-def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: bool = False) -> tuple[Section, ...]:
-    """Return every section of a group; with *dots_of_seeds*, the first one draws every seed's score."""
+def group_sections(group: Group, name: str, colours: Colours) -> tuple[Section, ...]:
+    """Return every section of a group, the results first."""
     return (
-        results(group, name, colours, dots_of_seeds),
+        results(group, name, colours),
         checks(group),
         *advice(group),
         training(group, colours),
@@ -64,49 +57,34 @@ def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: boo
     )
 
 
-def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> Section:
-    central = any(row.central for row in group.rows)
-    note = "On the test images, in percent; mean ± standard deviation over n seeds. "
-    unequal = bool(find_inequalities(group))
-    no_bold = "No mean is bold, because the runs differ in more than the method."
-    note += no_bold if unequal else tables.explain_bold(group.rows)
-    note += " Central, with all data in one place, is an upper bound and not compared." if central else ""
-    blocks: list[Block] = [
-        tables.metrics_table(group, f"{name}, test scores in %", colours, with_bold=not unequal)
-        if group.rows
-        else Text(("No run has finished, so there is no result to show.",), "absent")
-    ]
-    blocks += [table] if (table := tables.class_table(group, f"{name}, class by class", colours)) else []
+def results(group: Group, name: str, colours: Colours) -> Section:
+    note = (
+        f"On the test images, in percent; mean ± standard deviation over n seeds. {tables.BOLD} Central training, with "
+        "all data in one place, is an upper bound and not compared."
+    )
     sentences = [
-        f"No result, not counted above: {format_label(run.label, run.method)}, seed {run.seed}, {run.state}."
+        f"No result, not counted: {format_label(run.label, run.method)}, seed {run.seed}, {run.state}."
         for run in group.unfinished
     ]
+    if not group.rows:
+        return Section("Results", "", (Text(("No run has finished.", *sentences), "absent"),))
+    with_bold = not find_inequalities(group)
+    blocks: list[Block] = [tables.metrics_table(group, f"{name}, test scores in %", colours, with_bold)]
+    blocks += [table] if (table := tables.class_table(group, f"{name}, class by class", colours)) else []
     judged = [f"{row.name} {words}" for row in group.rows if (words := judge_convergence(row.runs))]
     sentences += [f"{CONVERGENCE}: {'; '.join(judged)}."] if judged else []
-    sentences += [words for row in group.rows if (words := _hidden_options(row))]
     sentences += [words for row in group.rows if (words := _personal(row))]
-    sentences += [f"Privacy: {sentence}." for sentence in largest_losses(group)]
+    for run in group.runs:
+        title = f"{format_label(run.label, run.method)}, seed {run.seed}"
+        sentences += [f"Privacy: {title}, {sentence}." for sentence in client_losses(run)]
     blocks += [Text(tuple(sentences))] if sentences else []
-    if sum(len(row.runs) for row in group.rows) > 1:
-        if dots_of_seeds:
-            rows = [
-                DotRow(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
-                for row in group.rows
-            ]
-            title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-            axis = "macro-F1 of every seed, %"
-            axis += "; the tick is their mean" if any(len(row.values) > 1 for row in rows) else ""
-            blocks.append(Figures({"Seeds": [Figure(partial(dot_plot, rows, title, axis))]}))
-        blocks.append(tables.seeds_table(group, f"{name} seeds"))
+    if len(group.runs) > 1:
+        scores = {row.name: tuple(100 * value for value in row.by_seed().values()) for row in group.rows}
+        rows = [DotRow(name, colours[name], values) for name, values in scores.items()]
+        title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
+        drawing = partial(dot_plot, rows, title, "macro-F1 of every seed, %; the tick is their mean")
+        blocks += [Figures({"Seeds": [Figure(drawing)]}), tables.seeds_table(group, f"{name} seeds")]
     return Section("Results", note, tuple(blocks))
-
-
-def _hidden_options(row: MethodRuns) -> str:
-    """Return the options that are not the default, if the row's name is only the method's."""
-    summary = row.runs[0].summary
-    options = summary.label.removeprefix(row.method).removeprefix(" · ") if summary else ""
-    shown = options and row.name == title_of(row.method)
-    return f"Options of {row.name} that are not the default: {options}." if shown else ""
 
 
 def _personal(row: MethodRuns) -> str:
@@ -124,9 +102,8 @@ def _personal(row: MethodRuns) -> str:
 
 
 def checks(group: Group) -> Section:
-    heading = "Is it a fair comparison?" if len(group.rows) > 1 else "Checks"
     findings = Findings(tuple(check_comparison(group)))
-    return Section(heading, "Checked from the files of the runs.", (findings,), detail=True)
+    return Section("Checks", "Checked from the files of the runs.", (findings,), detail=True)
 
 
 def advice(group: Group) -> tuple[Section, ...]:
@@ -142,30 +119,23 @@ def training(group: Group, colours: Colours) -> Section:
             title = f"{name} by round for {', '.join(curve.label for curve in curves)}; {group.title}"
             panels[name] = [Figure(partial(curve_plot, curves, title, axis))]
     note = (
-        "Line: mean over seeds; band: lowest to highest seed. A dot is one seed’s round chosen on "
-        "validation: the table’s first part is the mean of these dots. "
-        "Methods minimise different losses: compare a loss only with itself."
+        "Line: mean over seeds; band: lowest to highest seed; thin and dashed: an unfinished run; dotted: the averaged "
+        "model, mean over seeds. A dot is one seed’s round chosen on validation: the table’s first part is the mean of "
+        "these dots. Methods minimise different losses: compare a loss only with itself."
     )
-    note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
-    note += " Dotted: the averaged model, mean over seeds." if tables.has_averaged_model(group) else ""
-    note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
     return _figure_section("Training", note, panels, "No run here has recorded a round.")
 
 
 def partition(group: Group) -> Section:
     every = group.partitions
-    shown = dict(list(every.items())[: len(every) if len(every) <= MAX_PARTITIONS_SHOWN else 1])
     panels = {}
-    for seed, found in shown.items():
-        moved = len(found.moved)
-        guard = f"{format_count(moved, 'sample')} moved so that no client is too small" if moved else ""
-        caption = ": ".join(filter(None, [f"Seed {seed}" if len(shown) == 1 else "", guard]))
+    for seed, found in list(every.items())[:MAX_PARTITIONS_SHOWN]:
+        caption = f"Seed {seed}. Samples moved so that no client is too small: {len(found.moved)}"
         title = f"Samples per client and class, seed {seed}; {group.title}"
         panels[f"Seed {seed}"] = [Figure(partial(partition_bubbles, found.counts, found.classes, title), caption)]
     note = "Which client has which classes: a bubble’s area is its number of training images."
-    note += f" The first of {len(every)} seeds is shown." if len(shown) < len(every) else ""
-    why = "No run here has partition.json." if group.clients else CENTRAL_ALONE
-    return _figure_section("Clients and classes", note, panels, why)
+    note += f" Seeds shown: {len(panels)} of {len(every)}."
+    return _figure_section("Clients and classes", note, panels, NO_PARTITION)
 
 
 def client_by_client(group: Group, colours: Colours) -> Section:
@@ -174,17 +144,14 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     for row in group.rows:
         scores = [score for run in row.runs for score in _client_scores(run, group, row.central)]
         rows += [DotRow(row.name, colours[row.name], tuple(100 * score for score in scores))] if scores else []
-    names = _without_global_model(group)
-    instead = f" (for {names}, without one: the mean over all clients’ models)" if names else ""
     note = (
-        f"A dot is a client at a seed: the global model’s accuracy{instead} on test images in the client’s own label "
-        "mix, at the round chosen on validation. The tick is their mean. If dots are far apart, the "
-        "model serves some clients worse."
+        "A dot is a client at a seed: the global model’s accuracy (for methods without one, the mean over all clients’ "
+        "models) on test images in the client’s own label mix, at the round chosen on validation. The tick is their "
+        "mean. If dots are far apart, the model serves some clients worse."
     )
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
-    why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
     figures = [Figure(partial(dot_plot, rows, title, axis))] if rows else []
-    return _figure_section("Client by client", note, {"Clients": figures}, why)
+    return _figure_section("Client by client", note, {"Clients": figures}, NO_PARTITION)
 
 
 def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
@@ -201,16 +168,12 @@ def confusions(group: Group) -> Section:
         name: [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None]
         for moment, name in tables.BLOCKS.items()
     }
-    names = _without_global_model(group)
-    clients = f"; for {names}, clients’ own models too, so that n counts an image once for each" if names else ""
     note = (
         "A row is a true class with n test images, a column a predicted class. Numbers are percent of the row. Seeds "
-        f"are added up{clients}. The shade follows the square root, so that rare confusions are visible."
+        "are added up; for methods without a global model, all clients’ own models too. The shade follows the square "
+        "root, so that rare confusions are visible."
     )
-    finished = [run for row in group.rows for run in row.runs]
-    note += _left_out([run for run in finished if run.details is None], "details.json")
-    why = "No finished run has details.json."
-    return _figure_section("Confusions", note, panels, why, wide=_many_classes(finished))
+    return _figure_section("Confusions", note, panels, "No finished run has details.json.", wide=_many_classes(group))
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
@@ -224,26 +187,23 @@ def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
 
 
 def features(group: Group) -> Section:
-    """Draw t-SNE features of the first seed of each row that has them; name the rows that have none."""
-    figures, missing, stars = [], [], False
+    """Draw t-SNE features of the first seed of each row that has them."""
+    figures = []
     for row in group.rows:
         run = next((run for run in row.runs if run.features is not None), None)
         if run is not None and run.features is not None:
             title = f"t-SNE of test features of {row.name}, seed {run.seed}; {group.title}"
             figures.append(Figure(partial(scatter, run.features, title), f"{row.name}, seed {run.seed}"))
-            stars |= bool(run.features.anchors)
-        else:
-            missing.append(row.name)
-    note = "t-SNE of test images’ features: a point is an image, colour and shape are its true class. "
-    note += STARS if stars else ""
-    note += "Distances between far groups mean nothing."
-    note += f" No run of {join_words(missing, 'and')} has features; {COMPUTE_FEATURES}" if figures and missing else ""
-    why = f"No run here has features; {COMPUTE_FEATURES}"
-    return _figure_section("Features of test images", note, {"Features": figures}, why, wide=False)
+    note = (
+        "t-SNE of test images’ features: a point is an image, colour and shape are its true class. A star is a class’s "
+        "text, where the classifier is made of texts: images should gather around it (images and texts are each "
+        "centred by their mean). Distances between far groups mean nothing."
+    )
+    return _figure_section("Features of test images", note, {"Features": figures}, NO_FEATURES, wide=False)
 
 
 def class_texts(group: Group) -> Section:
-    """Draw how similar the classes' texts are for each language model in use, and list the texts."""
+    """Draw how similar the classes' texts are for each language model in use."""
     encoders = {
         json.dumps([run.details.encoder, run.details.similarity]): run.details
         for run in group.runs
@@ -255,12 +215,8 @@ def class_texts(group: Group) -> Section:
         drawing = partial(similarity, np.array(found.similarity), found.classes, title)
         figures.append(Figure(drawing, f"Encoder: {found.encoder}"))
     note = "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text."
-    known = any(run.details is not None for run in group.runs)
-    why = "None of these methods reads the classes’ texts." if known else "No run here has details.json."
-    texts = next((found for found in encoders.values() if found.concepts), None)
-    pairs = tuple(zip(texts.classes, texts.concepts or (), strict=True)) if texts else ()
-    more = (Pairs(pairs, "The text of each class"),) if pairs else ()
-    return _figure_section("Class texts", note, {"Similarity": figures}, why, more, wide=_many_classes(group.runs))
+    why = "No run here has similarities of class texts."
+    return _figure_section("Class texts", note, {"Similarity": figures}, why, wide=_many_classes(group))
 
 
 def generated_images(group: Group) -> Section:
@@ -278,28 +234,19 @@ def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
         "Bytes leave the server (sent) and come back to it (received). Seconds are wall-clock time "
         "on the machine that ran it: compare them only if the machine was the same and idle."
     )
-    if not group.rows:
-        return _figure_section("Bytes and time", note, {}, "No run has finished.")
-    made = (
-        tables.cost_table(group, f"{name} cost", colours),
-        tables.phase_table(group, f"{name} phases", colours),
-        tables.target_table(group, f"{name} target", colours),
-    )
-    return Section("Bytes and time", note, tuple(table for table in made if table), detail=True)
+    costs = tables.cost_table(group, f"{name} cost", colours)
+    targets = tables.target_table(group, f"{name} target", colours)
+    filled = tuple(table for table in (costs, targets) if table is not None and table.rows)
+    return Section("Bytes and time", note, filled, detail=True)
 
 
 def _figure_section(
-    heading: str,
-    note: str,
-    panels: Mapping[str, Sequence[Figure]],
-    why: str,
-    more: tuple[Block, ...] = (),
-    wide: bool = True,
+    heading: str, note: str, panels: Mapping[str, Sequence[Figure]], why: str, wide: bool = True
 ) -> Section:
     """Return a section of figures, or the reason why there are none. Without figures, no note explains them."""
     filled = {name: figures for name, figures in panels.items() if figures}
     first: Block = Figures(filled, wide) if filled else Text((why,), "absent")
-    return Section(heading, note if filled else "", (first, *more), detail=True)
+    return Section(heading, note if filled else "", (first,), detail=True)
 
 
 def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
@@ -334,16 +281,5 @@ def _line(run: RunView, metric: str, averaged: bool = False) -> Points:
     return tuple((number, found) for number, found in values if found is not None)
 
 
-def _many_classes(runs: Sequence[RunView]) -> bool:
-    return any(len(run.details.classes) > MAX_CLASSES_WITH_NUMBERS for run in runs if run.details is not None)
-
-
-def _without_global_model(group: Group) -> str:
-    """Name the rows in which every client's own model is scored; "" if there are none."""
-    names = [row.name for row in group.rows if not row.global_model]
-    return join_words(names, "and") if names else ""
-
-
-def _left_out(runs: Iterable[RunView], name: str) -> str:
-    ids = ", ".join(run.id for run in runs)
-    return f" Left out, because {name} is missing: {ids}." if ids else ""
+def _many_classes(group: Group) -> bool:
+    return any(len(run.details.classes) > MAX_CLASSES_WITH_NUMBERS for run in group.runs if run.details is not None)

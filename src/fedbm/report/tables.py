@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 
-from fedbm.errors import join_words
 from fedbm.methods import FedAvg
 from fedbm.report.document import Cell, Column, Kind, Row, Table
 from fedbm.report.format import percent
@@ -31,17 +29,8 @@ PHASES = {
     "evaluate": "Evaluation",
     "checkpoint": "Checkpoints",
 }
+BOLD = "Bold: highest mean, if rows have the same seeds and settings."  # the marks of best_rows()
 Colours = Mapping[str, int]
-
-
-def have_same_seeds(rows: Sequence[MethodRuns]) -> bool:
-    """Return whether all rows with a finished run have the same seeds, apart from central training."""
-    return len({frozenset(run.seed for run in row.runs) for row in rows if row.runs and not row.central}) < 2
-
-
-def explain_bold(rows: Sequence[MethodRuns]) -> str:
-    """Return a sentence on the marks of best_rows()."""
-    return "Bold: highest mean." if have_same_seeds(rows) else "No mean is bold, because rows differ in their seeds."
 
 
 def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str, with_bold: bool = True) -> list[bool]:
@@ -49,7 +38,7 @@ def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str, with_bold: b
 
     Seeds differ more than methods. Central training does not take part. None is marked without *with_bold*.
     """
-    compared = with_bold and have_same_seeds(rows)
+    compared = with_bold and len({row.seeds for row in rows if row.runs and not row.central}) < 2
     scores = [row.score(moment, metric) if compared and not row.central else None for row in rows]
     means = [score.mean for score in scores if score]
     top = percent(max(means)) if len(means) > 1 else None
@@ -94,9 +83,10 @@ def class_table(group: Group, name: str, colours: Colours) -> Table | None:
             cells["n"] = Cell(runs[0]["n"] if runs else None, "count")
             rows.append(Row(row.name, cells, class_name, colours[row.name]))
     words = "Class by class, at the round chosen on validation"
-    caption = "Test scores in percent, mean ± std over seeds; n test images of the class."
-    if pooled := [row.name for row in group.rows if not row.global_model]:
-        caption += f" Those of {join_words(pooled, 'and')} count once for every client’s own model."
+    caption = (
+        "Test scores in percent, mean ± std over seeds; n test images of the class. Methods without a global model: n "
+        "counts an image once for every client’s own model."
+    )
     return Table(name, make_columns(CLASS_METRICS), tuple(rows), caption, small=True, folded=words) if rows else None
 
 
@@ -132,13 +122,14 @@ def seeds_table(group: Group, name: str) -> Table:
 
 
 def cost_table(group: Group, name: str, colours: Colours) -> Table:
-    """Return bytes and wall-clock time of one run: means over its seeds, and how much the times vary."""
+    """Return bytes and wall-clock time of one run, also by phase: means over seeds, and how much the times vary."""
     titles = {
         "sent": "Sent a round",
         "received": "Received a round",
         "bytes": "Both, whole run",
         "round_seconds": "Wall time a round",
         "seconds": "Wall time, whole run",
+        **PHASES,
     }
     rows = []
     for row in group.rows:
@@ -150,23 +141,15 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
             "round_seconds": mean_cell([seconds / rounds for _, seconds, rounds in runs], "seconds", with_std=True),
             "seconds": mean_cell([seconds for _, seconds, _ in runs], "seconds", with_std=True),
         }
+        for phase in PHASES:
+            totals = [sum(record.seconds.get(phase, 0.0) for record in run.rounds) for run in row.runs]
+            cells[phase] = mean_cell(totals, "seconds")
         rows.append(Row(row.name, cells, colour=colours[row.name]))
     caption = (
-        "Bytes and time of one run: means over the row’s seeds, for times ± standard deviation. Wall time includes "
-        "waiting for other runs on the same device."
+        "Bytes and time of one run: means over the row’s seeds, for times ± standard deviation; then the wall time of "
+        "the whole run by phase. Wall time includes waiting for other runs on the same device."
     )
     return Table(name, make_columns(titles), tuple(rows), caption, small=True, detail=True)
-
-
-def phase_table(group: Group, name: str, colours: Colours) -> Table:
-    """Return the wall-clock time that one run spends in each phase: means over its seeds."""
-    rows = []
-    for row in group.rows:
-        seconds = {key: [sum(one.seconds.get(key, 0.0) for one in run.rounds) for run in row.runs] for key in PHASES}
-        cells = {key: mean_cell(values, "seconds") for key, values in seconds.items()}
-        rows.append(Row(row.name, cells, colour=colours[row.name]))
-    caption = "Wall time of one run by phase: means over the row’s seeds."
-    return Table(name, make_columns(PHASES), tuple(rows), caption, small=True, detail=True)
 
 
 def target_table(group: Group, name: str, colours: Colours) -> Table | None:
@@ -180,12 +163,9 @@ def target_table(group: Group, name: str, colours: Colours) -> Table | None:
     means = {row.name: (score.mean if (score := row.score("best", "accuracy")) else 0.0) for row in rows}
     base = next((row for row in rows if row.method == FedAvg.name), min(rows, key=lambda row: means[row.name]))
     target = means[base.name]
-    tested = [[record.round for record in run.rounds if record.test] for row in rows for run in row.runs]
-    step = max((after - before for rounds in tested for before, after in pairwise([0, *rounds])), default=1)
     caption = (
         f"The target is a test accuracy of {percent(target)} %, which {base.name} has at the round chosen on "
-        "validation. Rounds and mean bytes are those of the seeds that reach it. Models were evaluated "
-        f"{'every round' if step == 1 else f'at least every {step} rounds'}."
+        "validation. Rounds and mean bytes are those of the seeds that reach it. Only evaluated rounds count."
     )
     lines = []
     for row in rows:

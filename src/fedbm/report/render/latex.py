@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from fedbm.report.document import (
     Block,
     Cell,
-    Column,
     Findings,
     Report,
     Row,
@@ -29,12 +28,7 @@ SPECIAL |= {"ⁿ": "\\textsuperscript{n}"}  # pdflatex knows neither this nor th
 SPECIAL |= {"−": "\\ensuremath{-}", "≤": "\\ensuremath{\\leq}", "≥": "\\ensuremath{\\geq}"}
 CODE = re.compile(r"(?<![^\s(])'([^'\n]+)'(?!\w)")  # 'fedbm features RUN'
 FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # shrink only wide tables
-MAX_COLUMNS = 7  # without the row's name; a table with more is printed as two tables
-SECOND = (  # the columns of the second of two tables
-    *("last_f1", "last_quarter_f1", "averaged_accuracy", "averaged_f1"),
-    *("lead_minus_row_f1", "p_holm", "effect_size"),
-)
-NOT_PRINTED = ("p",)  # p after correction is printed
+MAX_COLUMNS = 8  # without the row's name; a table with more is printed in parts
 
 
 def escape(text: str) -> str:
@@ -75,23 +69,12 @@ def _blocks(blocks: Iterable[Block], title: str) -> list[str]:
         elif isinstance(block, Findings):
             out += [_paragraph(one.text, one.code) for one in block.items]
         elif isinstance(block, Table) and any(not any(c.missing for c in row.cells.values()) for row in block.rows):
-            out += [line for part in _parts(block) for line in _table(block, *part)]
+            out += [line for start in range(0, len(block.columns), MAX_COLUMNS) for line in _table(block, start)]
     return out
 
 
 def _paragraph(text: str, command: str = "") -> str:
     return f"\\par\\noindent {escape(text)}" + (f" \\texttt{{{escape(command)}}}" if command else "")
-
-
-def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
-    """Yield (suffix, columns) of one table, or of two if it is too wide: the scores, then last rounds and tests."""
-    columns = [column for column in table.columns if column.key not in NOT_PRINTED]
-    if len(columns) <= MAX_COLUMNS:
-        yield "", columns
-        return
-    yield "", [column for column in columns if column.key not in SECOND]
-    if any(column.key in SECOND for column in columns):
-        yield "last rounds", [column for column in columns if column.key in ("n", *SECOND)]
 
 
 def label(text: str) -> str:
@@ -107,9 +90,13 @@ def label(text: str) -> str:
     return "tab:" + re.sub(r"[^A-Za-z0-9.]+", "-", words + checksum).strip("-")
 
 
-def _table(table: Table, suffix: str, columns: Sequence[Column]) -> list[str]:
-    """Return a float across all columns of a page, with the numbers of notes raised behind a row's name."""
-    name = f"{table.name}, {suffix}" if suffix else table.name
+def _table(table: Table, start: int) -> list[str]:
+    """Return a float across all columns of a page, with the table's columns from *start* on.
+
+    The numbers of notes are raised behind a row's name.
+    """
+    columns = table.columns[start : start + MAX_COLUMNS]
+    name = f"{table.name}, part {start // MAX_COLUMNS + 1}" if start else table.name
     titles = [column.heading for column in columns]
     lines = [" & ".join(map(escape, [table.head, *titles])) + " \\\\", "\\midrule"]
     for block, rows in group_adjacent(table.rows, "block"):
