@@ -41,7 +41,7 @@ def restart(node: Node, state: Path, **rules: Any) -> Path:
     """Give a node an empty state folder and other rules, and return the folder."""
     node.config["state"] = str(state)
     policy = dataclasses.replace(OPEN_POLICY, **rules)
-    (Path(node.config["folder"]) / "node.toml").write_text(to_text(NodeSettings(), policy), encoding="utf-8")
+    (Path(node.config["folder"]) / "node.toml").write_text(to_text(NodeSettings(policy=policy)), encoding="utf-8")
     return state
 
 

@@ -20,7 +20,6 @@ from fedbm.federation.deploy.supervisor import (
     FLOWER_SETTINGS,
     LOCK,
     Child,
-    check_free,
     end_all,
     end_children,
     environment,
@@ -111,7 +110,7 @@ def test_what_does_not_start_says_why(tmp_path: Path) -> None:
     end_children([program])
     slow = child(tmp_path, "import time; time.sleep(600)")
     slow.start()
-    with pytest.raises(FedBMError, match="program was not ready after 0 s"):
+    with pytest.raises(FedBMError, match="program did not start: "):
         wait_until_ready(slow, 0.2)
     end_children([slow])
 
@@ -208,11 +207,12 @@ def test_what_a_killed_program_left_half_written_is_removed(tmp_path: Path) -> N
         assert [path.name for path in (tmp_path / "state").iterdir()] == ["status.json"]
 
 
-def test_a_folder_with_programs_of_a_killed_keeper_is_in_use(tmp_path: Path) -> None:
+def test_programs_of_a_killed_keeper_are_ended(tmp_path: Path) -> None:
     program = child(tmp_path)
     program.start()
-    with pytest.raises(FedBMError, match=r"is in use: program \(\d+\) is running"), supervise([tmp_path]):
-        pass
+    wait_until_ready(program, 20)
+    with supervise([tmp_path]):
+        assert not remaining(tmp_path)
     end_children([program])
 
 
@@ -239,15 +239,3 @@ def test_stop_when_the_keeper_has_just_ended(tmp_path: Path, monkeypatch: pytest
     ended.wait()
     monkeypatch.setattr(supervisor, "running", lambda folder: {"supervisor": ended.pid})
     assert end_all(tmp_path) == 1
-
-
-def test_a_taken_port_is_named() -> None:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(FedBMError, match=f"the SuperLink needs port {port} on this machine, but it is taken"):
-            check_free(port, "the SuperLink")
-    check_free(port, "the SuperLink")

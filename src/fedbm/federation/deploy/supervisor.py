@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from fedbm.utils.io import cannot_write, lock_file
 
 MARK, ROLE = "FEDBM_FEDERATION", "FEDBM_ROLE"
 LOCK = "supervisor.pid"
+MAX_SHOWN = 300  # characters of a program's last output in an error
 FLOWER_SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -96,9 +96,9 @@ def wait_until_ready(child: Child, seconds: float, explain: Callable[[str], str 
     """Return when *child* is ready. If it dies or takes too long, raise FedBMError with *explain* of its output."""
     deadline = time.monotonic() + seconds
     while not (child.alive and child.ready(child)):
-        dead = not child.alive
-        if dead or time.monotonic() > deadline:
-            why = explain(child.output()) or ("ended at once" if dead else f"was not ready after {seconds:.0f} s")
+        if not child.alive or time.monotonic() > deadline:
+            output = child.output().strip()
+            why = explain(output) or f"did not start: {output[-MAX_SHOWN:]}"
             raise FedBMError(f"{child.role} {why}; its log is {child.log}")
         time.sleep(0.1)
 
@@ -112,8 +112,6 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     with ExitStack() as locks:
         for folder in folders:
             locks.enter_context(claim(folder))
-            for leftover in (folder / "state").glob(".*.part"):  # of a killed process
-                leftover.unlink(missing_ok=True)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # SIGHUP under nohup
         before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
@@ -130,7 +128,7 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
         finally:
             for number in before:  # a second Ctrl-C must not interrupt the clean-up
                 signal.signal(number, signal.SIG_IGN)
-            nodes = [child for child in children if child.role == "supernode"]
+            nodes = [child for child in children if child.role == "worker"]
             end_children(nodes)  # nodes sign off, so the SuperLink must still be running
             end_children([child for child in children if child not in nodes])
             watchdog.communicate()
@@ -157,24 +155,26 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
 
 
 def claim(folder: Path) -> TextIO:
-    """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use."""
-    found = dict[int, str]()
+    """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use.
+
+    Whatever a killed supervisor left running there is ended.
+    """
     try:
         stream = (folder / LOCK).open("a", encoding="utf-8")
-        while not found and not _lock(stream):  # find_supervisor() has a lock for a moment
+        while not _lock(stream):  # find_supervisor() has a lock for a moment
             if pid := find_supervisor(folder):
-                found = {pid: "its supervisor"}
-        if not found:
-            stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
-            stream.write(str(os.getpid()))
-            stream.flush()
-            found = {pid: role for pid, role in find_marked(folder).items() if role}
+                stream.close()
+                raise FedBMError(
+                    f"{folder} is in use: its supervisor ({pid}) is running; 'fedbm federation stop {folder}' ends it"
+                )
+        stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
+        stream.write(str(os.getpid()))
+        stream.flush()
     except OSError as error:
         raise cannot_write(folder / LOCK, error) from error
-    if found:
-        stream.close()
-        [(pid, role), *_] = found.items()
-        raise FedBMError(f"{folder} is in use: {role} ({pid}) is running; 'fedbm federation stop {folder}' ends it")
+    end_marked(folder)
+    for leftover in (folder / "state").glob(".*.part"):
+        leftover.unlink(missing_ok=True)
     return stream
 
 
@@ -225,8 +225,9 @@ def end_marked(folder: Path, grace: float = 5.0) -> list[int]:
 def running(folder: Path) -> dict[str, int]:
     """Return role → process id of the programs that run in *folder*."""
     found = {role: pid for pid, role in sorted(find_marked(folder).items(), reverse=True) if role}
-    supervisor = find_supervisor(folder)
-    return found if supervisor is None else {**found, "supervisor": supervisor}
+    if supervisor := find_supervisor(folder):
+        found["supervisor"] = supervisor
+    return found
 
 
 def check_up(folder: Path) -> None:
@@ -238,28 +239,13 @@ def check_up(folder: Path) -> None:
 def end_all(folder: Path, patience: float = 15.0) -> int:
     """End everything that runs in *folder*, the supervisor first, and return the number of processes."""
     seen, deadline = running(folder), time.monotonic() + patience
-    supervisor = seen.get("supervisor", os.getpid())
-    if supervisor != os.getpid():
-        with suppress(ProcessLookupError):  # it has ended in the meantime
-            os.kill(supervisor, signal.SIGTERM)
-            while find_supervisor(folder) == supervisor:
-                if time.monotonic() > deadline:
-                    os.kill(supervisor, signal.SIGKILL)
-                time.sleep(0.1)
+    with suppress(KeyError, ProcessLookupError):  # there is no supervisor, or it has just ended
+        os.kill(seen["supervisor"], signal.SIGTERM)
+        while find_supervisor(folder) == seen["supervisor"]:
+            if time.monotonic() > deadline:
+                os.kill(seen["supervisor"], signal.SIGKILL)
+            time.sleep(0.1)
     return len({*seen.values(), *end_marked(folder)})
-
-
-def check_free(port: int, user: str) -> None:
-    """Raise FedBMError if another program already uses this loopback port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise FedBMError(
-                f"{user} needs port {port} on this machine, but it is taken ({error.strerror}); "
-                "end old processes with 'fedbm federation stop', or choose another port"
-            ) from error
 
 
 if __name__ == "__main__":  # the watchdog, which ends only when the supervisor does

@@ -19,7 +19,7 @@ from fedbm.engine.device import autocast, explain_memory_errors, find_device, nu
 from fedbm.engine.evaluate import global_states, personal_confusion, score_states
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.settings_files import Policy, clear_refusal, read_policy, write_refusal
+from fedbm.federation.deploy.settings_files import NodeSettings, Policy, clear_refusal, read_settings, write_refusal
 from fedbm.federation.node.loaded_run import Built, LoadedRun
 from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
@@ -133,7 +133,7 @@ def server_head(request: Envelope) -> str:
 def read_rules(site: Site, terms: Terms) -> Policy:
     """Return the site's rules as they are now; raise Refusal if they do not allow a run with these terms."""
     with refuse_on_error("policy"):
-        policy = read_policy(Path(site.folder))
+        policy = read_settings(Path(site.folder), NodeSettings).policy
     check_terms(policy, terms, Path(site.state))
     return policy
 
