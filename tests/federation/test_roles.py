@@ -18,7 +18,7 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse
+from flwr.proto import control_pb2
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
@@ -87,13 +87,14 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(flower, "module", lambda name: [str(tmp_path / name)])
     monkeypatch.setattr(roles, "check_server", lambda node, authority: "server: reached")
     for module in (flower, registration):
-        monkeypatch.setattr(module, "call_control", lambda *arguments: answer_control(path, *arguments))
+        monkeypatch.setattr(module, "call_control", lambda *place, **fields: answer_control(path, *place, **fields))
     return path
 
 
-def answer_control(memory: Path, folder: Path, task: str, request: Any, kind: Any) -> Any:
+def answer_control(memory: Path, folder: Path, task: str, **fields: Any) -> Any:
     """What the SuperLink's control interface answers."""
-    known, answer = json.loads(memory.read_text()), kind()
+    known, name = json.loads(memory.read_text()), task.title().replace("-", "")
+    request, answer = getattr(control_pb2, f"{name}Request")(**fields), getattr(control_pb2, f"{name}Response")()
     if task == "register-node":
         assert request.public_key.decode() not in known["keys"]
         known["keys"].append(request.public_key.decode())
@@ -324,12 +325,12 @@ def test_the_control_interface_is_asked_over_tls(study: Path) -> None:
 
     def tick() -> bool:
         with pytest.raises(FedBMError, match="the SuperLink refused list-runs: it answered 501"):
-            CALL_CONTROL(home, "list-runs", ListRunsRequest(), ListRunsResponse)
+            CALL_CONTROL(home, "list-runs")
         return False
 
     roles.run_server(home, lambda words: None, tick)
     with pytest.raises(FedBMError, match="the SuperLink did not answer list-runs: .*refused"):
-        CALL_CONTROL(home, "list-runs", ListRunsRequest(), ListRunsResponse)
+        CALL_CONTROL(home, "list-runs")
 
 
 def test_up_plays_a_run_and_ends_everything(

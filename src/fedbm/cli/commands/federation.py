@@ -308,7 +308,7 @@ def serve_page(args: argparse.Namespace, console: Console) -> None:
 
 def stop(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.flower import end_active_runs
-    from fedbm.federation.deploy.supervisor import check_up, end_all
+    from fedbm.federation.deploy.supervisor import check_up, end_all, running
 
     if args.run:
         home = server_folder(args.folder)
@@ -316,7 +316,9 @@ def stop(args: argparse.Namespace, console: Console) -> None:
         console.print(f"runs ended: {end_active_runs(home)}. 'fedbm federation run' continues a run.")
         return
     for folder in all_folders(args.folder):
-        console.print(f"{folder.name}: processes ended: {end_all(folder)}")
+        processes = running(folder)
+        end_all(folder)
+        console.print(f"{folder.name}: processes ended: {', '.join(processes) or 'none'}")
 
 
 def audit(args: argparse.Namespace, console: Console) -> None:

@@ -13,18 +13,17 @@ import zipfile
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_settings
 from fedbm.federation.deploy.supervisor import Child
 from fedbm.version import __version__
 
-T = TypeVar("T")
-
 ADMITTED = "the server has admitted this node"  # a worker prints this
 SIGNED_OFF = "the worker was stopped"  # and this, if a signal ends it
 OLDEST, NEWEST = (1, 41), (1, 43)  # supported releases of flwr: from, and below
+CONTENT_TYPE = "application/protobuf"
 TIMEOUT_S = 30.0
 HEALTH_SECONDS = 2.0
 SECRET = "flower/superexec.secret"  # in the server's folder; made again at each start
@@ -112,8 +111,7 @@ def worker(folder: Path, node: NodeSettings, data: str, address: str) -> Child:
     """Return a node's worker, which connects to the server and answers its messages."""
     home = folder.resolve()
     config = {"client": node.client, "name": node.name, "data": data, "folder": str(home), "state": str(home / "state")}
-    config |= {"device": node.device, "threads": node.threads}
-    config |= {"size": node.size or 0, "channels": node.channels or 0}
+    config |= {"device": node.device, "threads": node.threads, "size": node.size or 0, "channels": node.channels or 0}
     command = [*module("node.worker"), address, json.dumps(config)]
     return Child("worker", command, folder, lambda child: ADMITTED in child.output())
 
@@ -143,14 +141,17 @@ def explain_exit(output: str) -> str | None:
     return None
 
 
-def call_control(folder: Path, task: str, request: Any, kind: type[T]) -> T:
-    """Call the control interface of the server in *folder*, and return its answer, a protobuf message of this *kind*.
+def call_control(folder: Path, task: str, **fields: Any) -> Any:
+    """Call the control interface of the server in *folder* with these *fields*, and return its protobuf answer.
 
     Raise FedBMError if the SuperLink refuses or does not answer.
     """
-    link_port = read_settings(folder, ServerSettings).link_port
-    headers = {"Content-Type": "application/protobuf"}
-    with closing(connect(f"127.0.0.1:{link_port}", folder / "ca.crt", TIMEOUT_S)) as connection:
+    from flwr.proto import control_pb2
+
+    name = task.title().replace("-", "")
+    request = getattr(control_pb2, f"{name}Request")(**fields)
+    address, headers = f"127.0.0.1:{read_settings(folder, ServerSettings).link_port}", {"Content-Type": CONTENT_TYPE}
+    with closing(connect(address, folder / "ca.crt", TIMEOUT_S)) as connection:
         try:
             connection.request("POST", f"/v1/control/{task}", request.SerializeToString(), headers)
             answer = connection.getresponse()
@@ -159,44 +160,36 @@ def call_control(folder: Path, task: str, request: Any, kind: type[T]) -> T:
             raise FedBMError(f"the SuperLink did not answer {task}: {error}") from error
     if answer.status != http.client.OK:
         raise FedBMError(f"the SuperLink refused {task}: it answered {answer.status}")
-    found: T = kind.FromString(content)  # type: ignore[attr-defined]
-    return found
+    return getattr(control_pb2, f"{name}Response").FromString(content)
 
 
 def start_run(folder: Path, config: dict[str, Any]) -> int:
     """Start this package's app with these values, and return the run's Flower id."""
     from flwr.cli.build import build_fab_from_files
     from flwr.common.serde import user_config_to_proto
-    from flwr.proto.control_pb2 import StartRunRequest, StartRunResponse
     from flwr.proto.fab_pb2 import Fab
 
     bundle, _ = build_fab_from_files({"pyproject.toml": APP.encode()})
     app = Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle)
-    request = StartRunRequest(fab=app, override_config=user_config_to_proto(config))
-    return call_control(folder, "start-run", request, StartRunResponse).run_id
+    return int(call_control(folder, "start-run", fab=app, override_config=user_config_to_proto(config)).run_id)
 
 
 def list_runs(folder: Path) -> dict[int, Any]:
     """Return Flower id → protobuf status of the latest runs."""
-    from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse
-
-    runs = call_control(folder, "list-runs", ListRunsRequest(), ListRunsResponse).run_dict
-    return {number: run.status for number, run in runs.items()}
-
-
-def end_active_runs(folder: Path) -> int:
-    """End the runs that have not finished, and return their number."""
-    from flwr.proto.control_pb2 import StopRunRequest, StopRunResponse
-
-    active = active_runs(folder)
-    for run in active:
-        call_control(folder, "stop-run", StopRunRequest(run_id=run), StopRunResponse)
-    return len(active)
+    return {number: run.status for number, run in call_control(folder, "list-runs").run_dict.items()}
 
 
 def active_runs(folder: Path) -> list[int]:
     """Return the Flower ids of the runs that have not finished."""
     return [run for run, status in list_runs(folder).items() if status.status != "finished"]
+
+
+def end_active_runs(folder: Path) -> int:
+    """End the runs that have not finished, and return their number."""
+    active = active_runs(folder)
+    for run in active:
+        call_control(folder, "stop-run", run_id=run)
+    return len(active)
 
 
 def shorten_object_waits(longest: float) -> None:

@@ -52,21 +52,14 @@ def register(folder: Path, server: ServerSettings) -> None:
 
     Keys that server.toml no longer names are removed. Keys that are already registered keep their node id.
     """
-    from flwr.proto.control_pb2 import (
-        RegisterNodeRequest,
-        RegisterNodeResponse,
-        UnregisterNodeRequest,
-        UnregisterNodeResponse,
-    )
-
     owners, known = read_public_keys(folder, server), known_keys(folder)
     for key, node in known.items():
         if node is not None and key not in owners.values():
-            call_control(folder, "unregister-node", UnregisterNodeRequest(node_id=node), UnregisterNodeResponse)
+            call_control(folder, "unregister-node", node_id=node)
     for name, key in owners.items():
         if key not in known:
             pem = load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-            call_control(folder, "register-node", RegisterNodeRequest(public_key=pem, name=name), RegisterNodeResponse)
+            call_control(folder, "register-node", public_key=pem, name=name)
         elif known[key] is None:
             raise FedBMError(
                 f"the key of {name} was removed before, and Flower never accepts such a key again; "
@@ -86,10 +79,8 @@ def find_registered(folder: Path, server: ServerSettings) -> dict[int, Registere
 
 def known_keys(folder: Path) -> dict[str, int | None]:
     """Return the node id of each key that was ever registered at the SuperLink, or None if it was removed."""
-    from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse
-
     found = {}
-    for node in call_control(folder, "list-nodes", ListNodesRequest(), ListNodesResponse).nodes_info:
+    for node in call_control(folder, "list-nodes").nodes_info:
         key = load_pem_public_key(node.public_key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
         found[key] = None if node.status == "unregistered" else node.node_id
     return found

@@ -44,8 +44,7 @@ def environment(folder: Path, role: str = "") -> dict[str, str]:
     Without proxies, because Flower would send even its messages on loopback through them, and those have no TLS.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    own = {MARK: str(folder.resolve()), ROLE: role, "FLWR_HOME": str(folder.resolve() / "flower"), "PATH": tools}
+    own = {MARK: str(folder.resolve()), ROLE: role, "FLWR_HOME": str(folder.resolve() / "flower")}
     return {**inherited, **FLOWER_SETTINGS, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
@@ -72,18 +71,15 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
-            try:
-                self.process = subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    env=environment(self.folder, self.role),
-                    cwd=self.folder,
-                    start_new_session=True,
-                )
-            except FileNotFoundError as error:
-                raise FedBMError(f'{error.filename} is missing: pip install "fedbm[flower]" here') from error
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=environment(self.folder, self.role),
+                cwd=self.folder,
+                start_new_session=True,
+            )
 
     def output(self) -> str:
         """Return what it has written since its start."""
@@ -145,11 +141,8 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
     for process in processes:
         process.terminate()
     for process in processes:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(grace)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
     for folder in {child.folder for child in children}:
         end_marked(folder)
 
@@ -207,8 +200,8 @@ def find_marked(folder: Path) -> dict[int, str]:
     return found
 
 
-def end_marked(folder: Path, grace: float = 5.0) -> list[int]:
-    """Send SIGTERM to every marked process, after *grace* seconds SIGKILL, and return their ids."""
+def end_marked(folder: Path, grace: float = 5.0) -> None:
+    """Send SIGTERM to every marked process, and after *grace* seconds SIGKILL."""
     ended: set[int] = set()
     deadline = time.monotonic() + grace
     while remaining := find_marked(folder):
@@ -219,7 +212,6 @@ def end_marked(folder: Path, grace: float = 5.0) -> list[int]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
         time.sleep(0.1)
-    return sorted(ended)
 
 
 def running(folder: Path) -> dict[str, int]:
@@ -236,16 +228,17 @@ def check_up(folder: Path) -> None:
         raise FedBMError(f"the server of {folder} is not up: 'fedbm federation server {folder}' starts it")
 
 
-def end_all(folder: Path, patience: float = 15.0) -> int:
-    """End everything that runs in *folder*, the supervisor first, and return the number of processes."""
-    seen, deadline = running(folder), time.monotonic() + patience
-    with suppress(KeyError, ProcessLookupError):  # there is no supervisor, or it has just ended
-        os.kill(seen["supervisor"], signal.SIGTERM)
-        while find_supervisor(folder) == seen["supervisor"]:
-            if time.monotonic() > deadline:
-                os.kill(seen["supervisor"], signal.SIGKILL)
-            time.sleep(0.1)
-    return len({*seen.values(), *end_marked(folder)})
+def end_all(folder: Path, patience: float = 15.0) -> None:
+    """End everything that runs in *folder*, the supervisor first."""
+    deadline = time.monotonic() + patience
+    if supervisor := find_supervisor(folder):
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(supervisor, signal.SIGTERM)
+            while find_supervisor(folder) == supervisor:
+                if time.monotonic() > deadline:
+                    os.kill(supervisor, signal.SIGKILL)
+                time.sleep(0.1)
+    end_marked(folder)
 
 
 if __name__ == "__main__":  # the watchdog, which ends only when the supervisor does
