@@ -123,23 +123,27 @@ def test_validity_is_stated_and_checked(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Path) -> None:
-    check_node_key(keys / "node.key", keys / "node.pub")
+    check_node_key(keys)
     make_node(tmp_path, "hospital-2")
-    with pytest.raises(FedBMError, match="is not the public half of node.key"):
-        check_node_key(keys / "node.key", tmp_path / "node.pub")
-    with pytest.raises(FedBMError, match="cannot read .*gone.key: .*No such file"):
-        check_node_key(tmp_path / "gone.key", tmp_path / "node.pub")
-    other = ed25519.Ed25519PrivateKey.generate()
-    write_private(tmp_path / "other.key", other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    (tmp_path / "other.pub").write_bytes(other.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    with pytest.raises(FedBMError, match="not a key on the curve P-384"):
-        check_node_key(tmp_path / "other.key", tmp_path / "other.pub")
-    os.chmod(tmp_path / "node.key", 0o640)
+    private, public = tmp_path / "node.key", tmp_path / "node.pub"
+    os.chmod(private, 0o640)
     with pytest.raises(FedBMError, match=r"others can read the private key .* \(mode 640\); run: chmod 600"):
-        check_node_key(tmp_path / "node.key", tmp_path / "node.pub")
-    write_private(tmp_path / "broken.key", b"nonsense")
-    with pytest.raises(FedBMError, match="cannot read .*broken.key"):
-        check_node_key(tmp_path / "broken.key", tmp_path / "node.pub")
+        check_node_key(tmp_path)
+    os.chmod(private, 0o600)
+    shutil.copy(keys / "node.pub", public)
+    with pytest.raises(FedBMError, match="node.key and node.pub in .* do not belong together"):
+        check_node_key(tmp_path)
+    other = ed25519.Ed25519PrivateKey.generate()
+    write_private(private, other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public.write_bytes(other.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    with pytest.raises(FedBMError, match="not a key on the curve P-384"):
+        check_node_key(tmp_path)
+    write_private(private, b"nonsense")
+    with pytest.raises(FedBMError, match="cannot read .*node.key"):
+        check_node_key(tmp_path)
+    private.unlink()
+    with pytest.raises(FedBMError, match="cannot read .*node.key: .*No such file"):
+        check_node_key(tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
@@ -147,7 +151,7 @@ def test_a_key_with_a_passphrase_is_one_sentence(tmp_path: Path) -> None:
     command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "secret", "-f", str(tmp_path / "node.key")]
     subprocess.run(command, check=True)
     with pytest.raises(FedBMError, match="cannot read .*password"):
-        check_node_key(tmp_path / "node.key", tmp_path / "node.key.pub")
+        check_node_key(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["ö" * 60, "研" * 60, "x" * 100])

@@ -108,11 +108,11 @@ def check_server_key(folder: Path) -> None:
         )
 
 
-def check_node_key(private: Path, public: Path) -> None:
-    """Raise FedBMError unless *private* is a P-384 key that only its owner can read, and *public* its public half."""
-    key = _load(private, lambda content: load_ssh_private_key(content, None)).public_key()
-    if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() != read_public_key(public):
-        raise FedBMError(f"{public} is not the public half of {private.name}; they belong to two nodes")
+def check_node_key(folder: Path) -> None:
+    """Raise FedBMError unless node.key is a P-384 key that only its owner can read, and node.pub its public half."""
+    key = _load(folder / "node.key", lambda content: load_ssh_private_key(content, None)).public_key()
+    if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() != read_public_key(folder / "node.pub"):
+        raise FedBMError(f"node.key and node.pub in {folder} do not belong together")
 
 
 def read_public_key(path: Path) -> str:
@@ -125,13 +125,6 @@ def read_public_key(path: Path) -> str:
 
 def read_certificate(path: Path) -> x509.Certificate:
     return _load(path, x509.load_pem_x509_certificate, private=False)
-
-
-def check_private(path: Path) -> None:
-    """Raise FedBMError if anyone but its owner can read the file."""
-    mode = path.stat().st_mode & 0o777
-    if os.name == "posix" and mode & 0o077:
-        raise FedBMError(f"others can read the private key {path} (mode {mode:o}); run: chmod 600 {path}")
 
 
 def format_end(path: Path) -> str:
@@ -160,8 +153,9 @@ def _load_pem(path: Path) -> ec.EllipticCurvePrivateKey:
 def _load(path: Path, load: Callable[[bytes], T], private: bool = True) -> T:
     """Return the key or certificate in a file; raise FedBMError if it cannot be read, or a private key by others."""
     try:
-        if private:
-            check_private(path)
+        mode = path.stat().st_mode & 0o777
+        if private and os.name == "posix" and mode & 0o077:
+            raise FedBMError(f"others can read the private key {path} (mode {mode:o}); run: chmod 600 {path}")
         return load(path.read_bytes())
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
         raise FedBMError(f"cannot read {path}: {error}; ask the operator for the file again") from error

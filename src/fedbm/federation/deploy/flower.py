@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_settings
 from fedbm.federation.deploy.supervisor import Child
@@ -22,7 +24,7 @@ from fedbm.version import __version__
 
 ADMITTED = "the server has admitted this node"  # a worker prints this
 SIGNED_OFF = "the worker was stopped"  # and this, if a signal ends it
-OLDEST, NEWEST = (1, 41), (1, 43)  # supported releases of flwr: from, and below
+SUPPORTED = ">=1.41,<1.43"  # releases of flwr
 CONTENT_TYPE = "application/protobuf"
 TIMEOUT_S = 30.0
 HEALTH_SECONDS = 2.0
@@ -58,9 +60,8 @@ def check_flower() -> str:
         found = version("flwr")
     except PackageNotFoundError as error:
         raise FedBMError('Flower is not installed: pip install "fedbm[flower]"') from error
-    if not OLDEST <= tuple(int(part) for part in found.split(".")[:2]) < NEWEST:
-        wanted = f">={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1]}"
-        raise FedBMError(f"flwr {found} is installed, but this version of fedbm needs flwr{wanted}")
+    if found not in SpecifierSet(SUPPORTED, prereleases=True):
+        raise FedBMError(f"flwr {found} is installed, but this version of fedbm needs flwr{SUPPORTED}")
     return found
 
 

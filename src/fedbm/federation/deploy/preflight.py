@@ -27,7 +27,7 @@ def check_server_folder(folder: Path) -> list[str]:
 
 def check_node_folder(folder: Path, node: NodeSettings) -> list[str]:
     """Check versions, key, authority and rules of a node's folder, and return lines that describe them."""
-    check_node_key(folder / "node.key", folder / "node.pub")
+    check_node_key(folder)
     return [describe_versions(), describe_validity(folder / "ca.crt"), describe_policy(node)]
 
 

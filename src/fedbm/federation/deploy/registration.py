@@ -72,7 +72,7 @@ def find_registered(folder: Path, server: ServerSettings) -> dict[int, Registere
     owners, known = read_public_keys(folder, server), known_keys(folder)
     found = {}
     for client, name in server.places.items():
-        if (node := known.get(owners[name])) is not None:
+        if node := known.get(owners[name]):
             found[node] = Registered(client, name, str(node), fingerprint(owners[name]))
     return found
 
@@ -89,6 +89,6 @@ def known_keys(folder: Path) -> dict[str, int | None]:
 def read_public_keys(folder: Path, server: ServerSettings) -> dict[str, str]:
     """Return the public key of each node of server.toml, without its comment; no two nodes have the same."""
     owners = {name: read_public_key(folder / "nodes" / f"{name}.pub") for name in server.names}
-    if twice := [name for name, key in owners.items() if list(owners.values()).count(key) > 1]:
-        raise FedBMError(f"{' and '.join(twice)} have the same public key in {folder / 'nodes'}; each needs its own")
+    if len(set(owners.values())) < len(owners):
+        raise FedBMError(f"two nodes have the same public key in {folder / 'nodes'}; each needs its own")
     return owners

@@ -74,18 +74,16 @@ class Worker:
             context = Context(run, self._node, self._config, RecordDict(), {})
             start = time.monotonic()
             # not through Flower's ClientApp, which raises for a message of an unknown type
-            self._send_reply(run, reply(message, context, is_own_app(bundle.content)), start)
+            answer = reply(message, context, is_own_app(bundle.content))
+            answer.metadata.__dict__["_message_id"] = answer.object_id
+            with no_object_id_recompute():
+                wanted, session = self._send(answer, get_object_tree(answer), time.monotonic() - start)
+                push = partial(self._push_object, run, session)
+                push_objects(get_all_nested_objects(answer), push, object_ids_to_push=wanted)
         except Exception as error:
             log_error(error)
         finally:
             faulthandler.cancel_dump_traceback_later()
-
-    def _send_reply(self, run: int, answer: Message, start: float) -> None:
-        answer.metadata.__dict__["_message_id"] = answer.object_id
-        with no_object_id_recompute():
-            wanted, session = self._send(answer, get_object_tree(answer), time.monotonic() - start)
-            push = partial(self._push_object, run, session)
-            push_objects(get_all_nested_objects(answer), push, object_ids_to_push=wanted)
 
     def serve(self) -> None:
         """Answer messages without end. A wait lasts a tenth of the time since the last message, within bounds.
