@@ -21,7 +21,7 @@ from fedbm.federation.deploy.supervisor import (
     LOCK,
     Child,
     end_all,
-    end_children,
+    end_marked,
     environment,
     find_marked,
     find_supervisor,
@@ -82,7 +82,8 @@ def test_what_a_program_detached_ends_with_it(tmp_path: Path) -> None:
     wait_until_ready(program, 20)
     assert soon(lambda: len(remaining(tmp_path)) == 2)
     assert running(tmp_path) == {"program": program.process.pid if program.process else 0}  # not the detached one
-    end_children([program])
+    program.end()
+    end_marked(tmp_path)
     assert remaining(tmp_path) == []
     assert running(tmp_path) == {}
 
@@ -92,7 +93,8 @@ def test_a_stubborn_program_is_killed(tmp_path: Path) -> None:
     program = child(tmp_path, stubborn)
     program.start()
     wait_until_ready(program, 20)
-    end_children([program], grace=0.3)
+    program.end(grace=0.3)
+    end_marked(tmp_path, grace=0.3)
     assert not program.alive
     assert remaining(tmp_path) == []
 
@@ -102,12 +104,13 @@ def test_what_does_not_start_says_why(tmp_path: Path) -> None:
     program.start()
     with pytest.raises(FedBMError, match="program could not use its port; its log is .*program.log"):
         wait_until_ready(program, 20, lambda output: "could not use its port" if "no such port" in output else None)
-    end_children([program])
+    program.end()
+    end_marked(tmp_path)
     slow = child(tmp_path, "import time; time.sleep(600)")
     slow.start()
     with pytest.raises(FedBMError, match="program did not start: "):
         wait_until_ready(slow, 0.2)
-    end_children([slow])
+    slow.end()
 
 
 KEEPER = """
@@ -208,7 +211,8 @@ def test_programs_of_a_killed_keeper_are_ended(tmp_path: Path) -> None:
     wait_until_ready(program, 20)
     with supervise([tmp_path]):
         assert not remaining(tmp_path)
-    end_children([program])
+    program.end()
+    end_marked(tmp_path)
 
 
 def test_a_reused_process_id_is_not_mistaken(tmp_path: Path) -> None:

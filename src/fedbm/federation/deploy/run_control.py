@@ -11,12 +11,7 @@ import numpy as np
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.settings_files import (
-    NodeSettings,
-    ServerSettings,
-    read_settings,
-    to_text,
-)
+from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_settings, to_text
 from fedbm.federation.deploy.supervisor import check_up, running
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.node_data import write_share

@@ -81,6 +81,13 @@ class Child:
                 start_new_session=True,
             )
 
+    def end(self, grace: float = 8.0) -> None:
+        """Send one SIGTERM, and wait. Only this process gets it: a second one would interrupt Flower's sign-off."""
+        if self.process is not None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace)
+
     def output(self) -> str:
         """Return what it has written since its start."""
         with self.log.open("rb") as stream:
@@ -124,27 +131,13 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
         finally:
             for number in before:  # a second Ctrl-C must not interrupt the clean-up
                 signal.signal(number, signal.SIG_IGN)
-            nodes = [child for child in children if child.role == "worker"]
-            end_children(nodes)  # nodes sign off, so the SuperLink must still be running
-            end_children([child for child in children if child not in nodes])
+            for child in reversed(children):  # nodes sign off, so the SuperLink must still be running
+                child.end()
+            for folder in folders:
+                end_marked(folder)
             watchdog.communicate()
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
-    """Send each child one SIGTERM, wait, then end everything with the mark of its folder.
-
-    Only the child gets the signal: a second one, from its own parent, would interrupt Flower's sign-off.
-    """
-    processes = [child.process for child in children if child.process is not None]
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
-    for folder in {child.folder for child in children}:
-        end_marked(folder)
 
 
 def claim(folder: Path) -> TextIO:
