@@ -21,8 +21,8 @@ import argparse
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -31,16 +31,10 @@ from fedbm.cli.flags import add_json
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.settings_files import (
-    ServerSettings,
-    all_folders,
-    node_folder,
-    read_refusal,
-    read_settings,
-    server_folder,
-    whole_folder,
-)
+from fedbm.federation.deploy.settings_files import all_folders, node_folder, read_refusal, server_folder, whole_folder
 
+HERE = "127.0.0.1"
+UNTIL_STOPPED = ("server", "node", "status")  # Ctrl-C and SIGTERM end these without an error
 WHOLE = "the folder that init made"
 WITH_AUTHORITY = f"{WHOLE}, with authority/ in it"
 SERVER = f"{WHOLE}, or the server's folder in it"
@@ -69,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task = add_task("init", "a folder that does not exist yet", text)
     add_count(task, "--nodes", "number of nodes (default: the number of names, or 3)")
     task.add_argument("--names", metavar="A,B,…", help="names of the nodes (default hospital-1, hospital-2, …)")
-    task.add_argument("--host", default="127.0.0.1", help="where nodes reach the server (default: this machine)")
+    task.add_argument("--host", default=HERE, help="where nodes reach the server (default: this machine)")
     add_count(task, "--port", "the server's port for nodes (default 443, the nginx proxy; without --host 8000)")
     add_count(task, "--link-port", "the SuperLink's loopback port (default 8000; without --host as --port)")
     add_count(task, "--days", "validity of the server's certificate in days", 730)
@@ -106,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats = task.add_mutually_exclusive_group()
     formats.add_argument("--page", nargs="?", const=8080, type=read_count, metavar="PORT", help=text)
     add_json(formats)
-    task.add_argument("--address", default="127.0.0.1", help="where to serve the page (default: this machine only)")
+    task.add_argument("--address", default=HERE, help="where to serve the page (default: this machine only)")
 
     task = add_task("stop", ANY, "end all processes of a folder, or only the run")
     task.add_argument("--run", action="store_true", help="end only the run; server and nodes continue")
@@ -138,6 +132,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     before = os.umask(0o077)  # no other account reads what this writes and starts: images, models, messages, logs
     try:
         TASKS[args.task](args, console)
+    except KeyboardInterrupt:
+        if args.task not in UNTIL_STOPPED:
+            raise
+        console.print("stopped")
     finally:
         os.umask(before)
 
@@ -151,7 +149,7 @@ def init(args: argparse.Namespace, console: Console) -> None:
     console.print(f"server:    {made[0]} (RUNBOOK.md in it explains how to run it)")
     for site in made[1:]:
         console.print(f"node:      {site} (hand over the whole folder; its node.key is secret)")
-    if read_settings(made[0], ServerSettings).rehearsal:
+    if args.host == HERE:
         place = shlex.quote(str(args.folder))
         console.print(f"to rehearse on this machine: fedbm federation partition {place} && fedbm federation up {place}")
 
@@ -211,15 +209,13 @@ def server(args: argparse.Namespace, console: Console) -> None:
             log(read_status(folder))
         return True
 
-    with until_stopped(console):
-        run_server(folder, console.print, tick)
+    run_server(folder, console.print, tick)
 
 
 def node(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.roles import run_node
 
-    with until_stopped(console):
-        run_node(node_folder(args.folder), args.images, console.print, lambda: True)
+    run_node(node_folder(args.folder), args.images, console.print, lambda: True)
 
 
 def approve(args: argparse.Namespace, console: Console) -> None:
@@ -302,8 +298,7 @@ def serve_page(args: argparse.Namespace, console: Console) -> None:
     console.print(f"page: http://{host}:{page.server_address[1]}/ (Ctrl-C ends it)")
     if not is_loopback(args.address):
         console.print("warning: everyone who can reach this address can read the page; it has no password")
-    with until_stopped(console):
-        page.serve_forever()
+    page.serve_forever()
 
 
 def stop(args: argparse.Namespace, console: Console) -> None:
@@ -333,15 +328,6 @@ def audit(args: argparse.Namespace, console: Console) -> None:
             console.print(line, soft_wrap=True)
     if not existing:
         console.print("no audit yet")
-
-
-@contextmanager
-def until_stopped(console: Console) -> Iterator[None]:
-    """End the work within without an error on Ctrl-C and SIGTERM."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print("stopped")
 
 
 def print_result(home: Path, console: Console) -> None:

@@ -85,10 +85,8 @@ def describe_validity(path: Path) -> str:
     certificate, now = read_certificate(path), datetime.now(UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not start - CLOCK_TOLERANCE <= now <= end:
-        raise FedBMError(
-            f"{path} is valid from {format_time(start)} to {format_time(end)}, but not now; check this machine's "
-            "clock. The operator renews it with 'fedbm federation renew'"
-        )
+        period = f"from {format_time(start)} to {format_time(end)}"
+        raise FedBMError(f"{path} is valid {period}; check this machine's clock, or ask the operator to renew it")
     words = f"{path.name} is valid until {format_time(end)}"
     return f"warning: {words}; renew it soon" if end - now < timedelta(days=WARN_DAYS) else words
 
@@ -102,10 +100,8 @@ def check_server_key(folder: Path) -> None:
     except (ValueError, TypeError, InvalidSignature):
         belongs = False
     if not belongs:
-        raise FedBMError(
-            f"server.key, server.pem and ca.crt in {folder} do not belong together; "
-            "'fedbm federation renew' makes key and certificate: copy both here"
-        )
+        files = f"server.key, server.pem and ca.crt in {folder}"
+        raise FedBMError(f"{files} do not belong together; after 'fedbm federation renew', copy key and certificate")
 
 
 def check_node_key(folder: Path) -> None:

@@ -59,16 +59,11 @@ def create(
     if port == link_port and not local:
         raise FedBMError(f"nginx and the SuperLink cannot both use port {port}; choose another --port or --link-port")
     if not is_host(host):
-        raise FedBMError(
-            f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
-            "set a port with --port"
-        )
+        raise FedBMError(f'the host must be a DNS name or an IP address, without a port, not "{host}"')
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} exists already and is not overwritten; choose another folder")
-    server, home = (
-        ServerSettings(host, port, link_port, ",".join(names), rehearsal=local or rehearsal),
-        folder / "server",
-    )
+    home = folder / "server"
+    server = ServerSettings(host, port, link_port, ",".join(names), rehearsal=local or rehearsal)
     certificates.make_authority(folder / "authority", folder.resolve().name)
     write_text(home / "server.toml", to_text(server))
     renew(folder, days)

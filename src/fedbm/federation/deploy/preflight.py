@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import json
-import ssl
 from contextlib import closing
 from pathlib import Path
 
@@ -38,10 +37,7 @@ def describe_policy(node: NodeSettings) -> str:
     policy, known = node.policy, all_methods()
     for name in policy.method_names if policy.methods != "all" else ():
         if name not in known:
-            raise FedBMError(
-                f'methods in [policy] of node.toml has "{name}", which is not an installed method'
-                f"{did_you_mean(name, known)}. Correct the name"
-            )
+            raise FedBMError(f'methods in [policy]: there is no method "{name}"{did_you_mean(name, known)}')
     rules = [f"{key} = {json.dumps(value)}" for key, value in dataclasses.asdict(policy).items() if value is not None]
     waits = "; each run waits for 'fedbm federation approve'" if policy.approval else ""
     return f"policy: {', '.join(rules)}{waits}"
@@ -59,10 +55,8 @@ def check_data(node: NodeSettings, data: str) -> str:
     try:
         found = open_images(data, node.size, node.channels, verify=True)
     except (DamagedError, FedBMError) as error:
-        raise FedBMError(
-            f"{error}. A node has no options for images: if one is needed, run 'fedbm data prepare {data}' with it, "
-            "and give the node the folder that this prints"
-        ) from error
+        remedy = f"If an option helps, run 'fedbm data prepare {data}' with it, and use the folder that it prints"
+        raise FedBMError(f"{error}. {remedy}") from error
     train = int((found.split == 0).sum())
     if train == 0:
         raise FedBMError(f"{data} has no training images")
@@ -75,25 +69,18 @@ def check_data(node: NodeSettings, data: str) -> str:
 
 def check_server(node: NodeSettings, authority: Path) -> str:
     """Check that a SuperLink with a certificate of our authority answers at the node's server address."""
-    where = node.server
     try:
-        with closing(connect(where, authority, TIMEOUT_S)) as connection:
+        with closing(connect(node.server, authority, TIMEOUT_S)) as connection:
             connection.request("POST", "/v1/fleet/activate-node")
             status = connection.getresponse().status
-    except ssl.SSLCertVerificationError as error:
-        raise FedBMError(
-            f"the server at {where} is not trusted: {error.verify_message.strip().rstrip('.')}; check this machine's "
-            "clock. This folder's ca.crt must be the operator's, and the operator renews a certificate that has expired"
-        ) from error
     except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # the last two: an odd address
         raise FedBMError(
-            f"no server answers over TLS at {where} ({getattr(error, 'strerror', None) or error}); check server in "
-            "node.toml, which must be host:port, this machine's DNS, whether the server is running, and whether a "
-            "firewall blocks outbound connections"
+            f"no trusted server answers at {node.server}: {error}. Check server in node.toml, which must be host:port, "
+            "and this machine's clock; RUNBOOK.md lists more causes"
         ) from error
     if status != SUPERLINK_STATUS:
         raise FedBMError(
-            f"the program at {where} is not a SuperLink (it answered {status}); check server in node.toml. "
+            f"the program at {node.server} is not a SuperLink (it answered {status}); check server in node.toml. "
             "If it is right, ask the operator to start the SuperLink behind the reverse proxy"
         )
-    return f"server {where}: reached, its certificate is trusted"
+    return f"server {node.server}: reached, its certificate is trusted"

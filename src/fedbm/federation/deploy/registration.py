@@ -62,8 +62,7 @@ def register(folder: Path, server: ServerSettings) -> None:
             call_control(folder, "register-node", public_key=pem, name=name)
         elif known[key] is None:
             raise FedBMError(
-                f"the key of {name} was removed before, and Flower never accepts such a key again; "
-                f"'fedbm federation rekey DIR {name}' makes a new one"
+                f"the key of {name} was removed before: 'fedbm federation rekey DIR {name}' makes a new one"
             )
 
 

@@ -119,8 +119,7 @@ def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
             if not child.alive:
                 raise FedBMError(
                     f"{child.role} of {child.folder.name} has died; its log is {child.log}. If it shows no reason, "
-                    "this machine's memory is too small for the run (see dmesg). Run the same command again; as a "
-                    "service it restarts by itself."
+                    "this machine's memory is too small (dmesg). Run the command again; a service restarts by itself."
                 )
         for folder, before in refusals.items():
             if (why := read_refusal(folder / "state")) != before:

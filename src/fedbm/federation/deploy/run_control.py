@@ -29,9 +29,7 @@ def start_run(folder: Path, file: Path) -> int:
         raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml has {known}")
     check_up(folder)
     if flower.active_runs(folder):
-        raise FedBMError(
-            "another run is active; 'fedbm federation status' shows it, 'fedbm federation stop --run' ends it"
-        )
+        raise FedBMError("another run is active; 'fedbm federation stop --run' ends it")
     return flower.start_run(folder, {"config": str(file.resolve()), "folder": str(folder.resolve())})
 
 
@@ -73,9 +71,7 @@ def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int
     dataset = load_dataset(config)
     shares = make_partition(recommend(config, dataset.recommends), dataset).clients
     if len(shares) != len(sites):
-        raise FedBMError(
-            f"{file} has {len(shares)} clients, but there are {len(sites)} nodes; change clients in [data]"
-        )
+        raise FedBMError(f"{file} has {len(shares)} clients, but {folder} has {len(sites)} nodes; change [data]")
     given = []
     for client, (site, own) in enumerate(zip(sites, shares, strict=True)):
         scored = [dataset.indices(side)[client :: len(sites)] for side in ("val", "test")]

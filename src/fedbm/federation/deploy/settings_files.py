@@ -105,10 +105,8 @@ class NodeSettings:
     def images(self, folder: Path, given: str = "") -> str:
         """Return the images to read, as an absolute path: *given*, or `data` relative to the node's folder."""
         if not (data := given or self.data):
-            raise FedBMError(
-                f"{self.name} has no images yet: set data in {folder / 'node.toml'} or use --data PATH; "
-                "for a rehearsal run 'fedbm federation partition DIR'"
-            )
+            remedy = f"set data in {folder / 'node.toml'}, use --data, or run 'fedbm federation partition' to rehearse"
+            raise FedBMError(f"{self.name} has no images: {remedy}")
         place = Path(data).expanduser() if given else folder / Path(data).expanduser()
         return str(place.resolve()) if place.exists() else data
 
@@ -212,8 +210,6 @@ def is_host(host: str) -> bool:
 def check_names(names: list[str]) -> None:
     for name in names:
         if not NAME.fullmatch(name) or name in ("server", "authority"):
-            raise FedBMError(
-                f'a node cannot be called "{name}": use small letters, digits and hyphens, but not server or authority'
-            )
+            raise FedBMError(f'a node cannot be called "{name}": use a-z, 0-9 and hyphens, not server or authority')
     if len(set(names)) < len(names):
         raise FedBMError("two nodes have the same name; each needs its own")

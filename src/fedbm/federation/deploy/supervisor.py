@@ -150,9 +150,7 @@ def claim(folder: Path) -> TextIO:
         while not _lock(stream):  # find_supervisor() has a lock for a moment
             if pid := find_supervisor(folder):
                 stream.close()
-                raise FedBMError(
-                    f"{folder} is in use: its supervisor ({pid}) is running; 'fedbm federation stop {folder}' ends it"
-                )
+                raise FedBMError(f"{folder} is in use by process {pid}; 'fedbm federation stop {folder}' ends it")
         stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
         stream.write(str(os.getpid()))
         stream.flush()

@@ -97,10 +97,8 @@ def approve(state: Path, digest: str, withdraw: bool = False) -> Request:
     """
     found = [request for request in list_requests(state) if request.digest.startswith(digest)]
     if len(digest) < DIGEST_LENGTH or len(found) != 1:
-        raise FedBMError(
-            f"no single request has the digest \"{digest}\". Read the requests with 'fedbm federation approve DIR', "
-            f"and give one of the digests of {DIGEST_LENGTH} characters that it shows."
-        )
+        remedy = "Read the requests with 'fedbm federation approve DIR', and give one of the digests that it shows"
+        raise FedBMError(f'no single request has the digest "{digest}". {remedy}')
     [request] = found
     if request.approved == withdraw:
         event = "approval_withdrawn" if withdraw else "approved"
