@@ -25,9 +25,8 @@ from fedbm.version import __version__
 ADMITTED = "the server has admitted this node"  # a worker prints this
 SIGNED_OFF = "the worker was stopped"  # and this, if a signal ends it
 SUPPORTED = ">=1.41,<1.43"  # releases of flwr
-CONTENT_TYPE = "application/protobuf"
-TIMEOUT_S = 30.0
-HEALTH_SECONDS = 2.0
+TIMEOUT_S = 20.0
+ASK_ERRORS = (OSError, http.client.HTTPException, ValueError, OverflowError)  # the last two: an odd address
 SECRET = "flower/superexec.secret"  # in the server's folder; made again at each start
 SERVER_APP = "flwr-serverapp"  # role of a server app
 MAX_APP_BYTES = 10_000
@@ -86,10 +85,16 @@ def is_own_app(bundle: bytes) -> bool:
         return False
 
 
-def connect(address: str, authority: Path, timeout: float) -> http.client.HTTPConnection:
-    """Return a connection over TLS to host:port, through no proxy; its certificate must be of *authority*."""
+def ask(address: str, authority: Path, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Send a request over TLS to host:port, through no proxy, and return status and content of the answer.
+
+    Raise one of ASK_ERRORS if no server with a certificate of *authority* answers.
+    """
     context = ssl.create_default_context(cafile=str(authority))
-    return http.client.HTTPSConnection(address, timeout=timeout, context=context)
+    with closing(http.client.HTTPSConnection(address, timeout=TIMEOUT_S, context=context)) as connection:
+        connection.request(method, path, body, {"Content-Type": "application/protobuf"} if body is not None else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def superlink(folder: Path, server: ServerSettings) -> Child:
@@ -119,12 +124,10 @@ def worker(folder: Path, node: NodeSettings, data: str, address: str) -> Child:
 
 def is_healthy(port: int, authority: Path) -> bool:
     """Return whether a Flower program with a certificate of *authority* answers GET /health on this loopback port."""
-    with closing(connect(f"127.0.0.1:{port}", authority, HEALTH_SECONDS)) as connection:
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
+    try:
+        return ask(f"127.0.0.1:{port}", authority, "GET", "/health")[0] == http.client.OK
+    except ASK_ERRORS:
+        return False
 
 
 def explain_exit(output: str) -> str | None:
@@ -135,10 +138,7 @@ def explain_exit(output: str) -> str | None:
             "(the server notices a lost node after a minute; then run the same command again)"
         )
     if SIGNED_OFF in output and ADMITTED not in output:  # Flower stops the process on HTTP 401
-        return (
-            "ended by itself: the server did not accept its signature, most likely because this machine's clock is "
-            "more than 5 s ahead of the server's or 300 s behind; set both clocks by NTP (timedatectl set-ntp true)"
-        )
+        return "ended: the server did not accept its signature; set both clocks by NTP (timedatectl set-ntp true)"
     return None
 
 
@@ -151,16 +151,13 @@ def call_control(folder: Path, task: str, **fields: Any) -> Any:
 
     name = task.title().replace("-", "")
     request = getattr(control_pb2, f"{name}Request")(**fields)
-    address, headers = f"127.0.0.1:{read_settings(folder, ServerSettings).link_port}", {"Content-Type": CONTENT_TYPE}
-    with closing(connect(address, folder / "ca.crt", TIMEOUT_S)) as connection:
-        try:
-            connection.request("POST", f"/v1/control/{task}", request.SerializeToString(), headers)
-            answer = connection.getresponse()
-            content = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise FedBMError(f"the SuperLink did not answer {task}: {error}") from error
-    if answer.status != http.client.OK:
-        raise FedBMError(f"the SuperLink refused {task}: it answered {answer.status}")
+    address = f"127.0.0.1:{read_settings(folder, ServerSettings).link_port}"
+    try:
+        status, content = ask(address, folder / "ca.crt", "POST", f"/v1/control/{task}", request.SerializeToString())
+    except ASK_ERRORS as error:
+        raise FedBMError(f"the SuperLink did not answer {task}: {error}") from error
+    if status != http.client.OK:
+        raise FedBMError(f"the SuperLink refused {task}: it answered {status}")
     return getattr(control_pb2, f"{name}Response").FromString(content)
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import json
-from contextlib import closing
 from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy.certificates import check_node_key, check_server_key, describe_validity
-from fedbm.federation.deploy.flower import check_flower, connect
+from fedbm.federation.deploy.flower import ASK_ERRORS, ask, check_flower
 from fedbm.federation.deploy.settings_files import NodeSettings
 from fedbm.version import __version__
 
-TIMEOUT_S = 10.0
 SUPERLINK_STATUS = 415  # the answer of a SuperLink to a message without content
 
 
@@ -70,10 +67,8 @@ def check_data(node: NodeSettings, data: str) -> str:
 def check_server(node: NodeSettings, authority: Path) -> str:
     """Check that a SuperLink with a certificate of our authority answers at the node's server address."""
     try:
-        with closing(connect(node.server, authority, TIMEOUT_S)) as connection:
-            connection.request("POST", "/v1/fleet/activate-node")
-            status = connection.getresponse().status
-    except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # the last two: an odd address
+        status, _ = ask(node.server, authority, "POST", "/v1/fleet/activate-node")
+    except ASK_ERRORS as error:
         raise FedBMError(
             f"no trusted server answers at {node.server}: {error}. Check server in node.toml, which must be host:port, "
             "and this machine's clock; RUNBOOK.md lists more causes"

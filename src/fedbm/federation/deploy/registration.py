@@ -61,9 +61,7 @@ def register(folder: Path, server: ServerSettings) -> None:
             pem = load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             call_control(folder, "register-node", public_key=pem, name=name)
         elif known[key] is None:
-            raise FedBMError(
-                f"the key of {name} was removed before: 'fedbm federation rekey DIR {name}' makes a new one"
-            )
+            raise FedBMError(f"the key of {name} was removed before; 'fedbm federation rekey' makes a new one")
 
 
 def find_registered(folder: Path, server: ServerSettings) -> dict[int, Registered]:

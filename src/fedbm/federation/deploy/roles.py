@@ -94,8 +94,7 @@ def start_server(folder: Path, settings: ServerSettings, children: list[Child], 
         report(line)
     write_private(folder / flower.SECRET, secrets.token_bytes(32))
     for child in (flower.superlink(folder, settings), flower.superexec(folder, settings)):
-        children.append(child)
-        child.start()
+        child.start(children)
         wait_until_ready(child, START_SECONDS)
     register(folder, settings)
     flower.end_active_runs(folder)  # their server app is gone
@@ -105,8 +104,7 @@ def start_nodes(workers: Sequence[Child], children: list[Child]) -> None:
     """Start all workers, and return when the server has admitted them."""
     for worker in workers:
         clear_refusal(worker.folder / "state")
-        children.append(worker)
-        worker.start()
+        worker.start(children)
     for worker in workers:
         wait_until_ready(worker, START_SECONDS, flower.explain_exit)
 

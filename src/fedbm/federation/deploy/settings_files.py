@@ -41,10 +41,7 @@ class ServerSettings:
     host: str = option("127.0.0.1", "the name or address at which nodes reach the server")
     port: int = option(8000, "the port at which nodes reach it", least=1, most=65535)
     link_port: int = option(8000, "the SuperLink's own port on loopback", least=1, most=65535)
-    nodes: str = option(
-        "",
-        "the nodes' names, in the order of their client numbers, with commas; leave the place of a former node empty",
-    )
+    nodes: str = option("", "names in the order of client numbers, with commas; a former node leaves an empty place")
     max_samples: int = option(1_000_000, "the most images that a node may claim for training, val or test", least=1)
     rehearsal: bool = option(False, "new nodes get open rules: they accept every run without an approval")
 
@@ -65,15 +62,11 @@ class Policy:
     approval: bool = option(True, "a person must approve each run here: fedbm federation approve")
     methods: str = option("all", "methods this site trains with, with commas, or all")
     max_rounds: int = option(1000, "the most rounds of a run", least=1)
-    min_per_class: int = option(
-        5, "least number of images of a class that the site has, in each of train, val, test", least=1
-    )
+    min_per_class: int = option(5, "least images of each class that the site has, in train, val and test", least=1)
     scores: bool = option(True, "confusion matrices on this site's val and test images may leave")
     label_counts: bool = option(False, "the number of images per class may leave, for methods that need it")
     min_noise: float = option(0.0, "least noise multiplier of differential privacy; 0: a run may add no noise", least=0)
-    max_epsilon: float | None = option(
-        None, "largest ε over all runs on this site's data; then every run must add noise", above=0
-    )
+    max_epsilon: float | None = option(None, "largest ε over all runs here; then each must add noise", above=0)
     delta: float = option(1e-5, "δ at which max_epsilon is checked", above=0, below=1)
 
     @property
@@ -94,9 +87,7 @@ class NodeSettings:
     name: str = option("", "what the server's operator and the audit call this node")
     server: str = option("127.0.0.1:8000", "host:port of the server")
     data: str = option("", "this node's images: a folder, archive, table or .npz; a relative path starts here")
-    size: int | None = option(
-        None, "side of the images in pixels, as in the run: they are then prepared when the node starts", least=16
-    )
+    size: int | None = option(None, "pixels, as in the run: images are then prepared when the node starts", least=16)
     channels: Literal[1, 3] | None = option(None, "1 grey or 3 colour, as in the run")
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     threads: int = option(0, "CPU threads of training; 0: as the machine is set up", least=0, most=1024)

@@ -31,11 +31,6 @@ from fedbm.utils.io import cannot_write, lock_file
 MARK, ROLE = "FEDBM_FEDERATION", "FEDBM_ROLE"
 LOCK = "supervisor.pid"
 MAX_SHOWN = 300  # characters of a program's last output in an error
-FLOWER_SETTINGS = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
 
 
 def environment(folder: Path, role: str = "") -> dict[str, str]:
@@ -44,8 +39,10 @@ def environment(folder: Path, role: str = "") -> dict[str, str]:
     Without proxies, because Flower would send even its messages on loopback through them, and those have no TLS.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    off = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    off["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
     own = {MARK: str(folder.resolve()), ROLE: role, "FLWR_HOME": str(folder.resolve() / "flower")}
-    return {**inherited, **FLOWER_SETTINGS, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    return {**inherited, **off, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
 @dataclass
@@ -67,7 +64,9 @@ class Child:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def start(self) -> None:
+    def start(self, children: list[Child]) -> None:
+        """Start the program and append it to *children*."""
+        children.append(self)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
