@@ -6,6 +6,7 @@ import faulthandler
 import inspect
 import io
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -39,7 +40,9 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.start_client_internal import start_client_internal
 from one_process import deploy, digests_in_process, engine_process, events_of
 
-from fedbm.federation.deploy.flower import APP, is_own_app
+from fedbm.federation.deploy.certificates import make_authority, make_node, make_server
+from fedbm.federation.deploy.flower import APP, explain_exit, is_own_app
+from fedbm.federation.deploy.supervisor import environment
 from fedbm.federation.node import client_app
 from fedbm.federation.node import worker as worker_module
 from fedbm.federation.node.worker import Worker
@@ -340,3 +343,33 @@ def test_a_node_sends_nothing_to_where_its_server_redirects_it(monkeypatch: pyte
         client._client.close()
         server.shutdown()
     assert (answer.status_code, asked) == (307, ["/fleet"])
+
+
+@pytest.mark.parametrize(("status", "why"), [(401, "did not accept its signature"), (409, "refused by the server")])
+def test_a_worker_that_is_not_admitted_ends_and_shows_why(status: int, why: str, tmp_path: Path) -> None:
+    """The server answers as a SuperLink to a wrong signature, or to a key that is not registered."""
+    make_authority(tmp_path, "study")
+    make_server(tmp_path, tmp_path, ["127.0.0.1"])
+    make_node(tmp_path, "hospital-1")
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b'{"code": 2004, "detail": "no such key"}')
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever).start()
+        command = [sys.executable, "-m", "fedbm.federation.node.worker", f"127.0.0.1:{server.server_address[1]}", "{}"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120, check=False
+        )
+        server.shutdown()
+    assert why in (explain_exit(done.stdout + done.stderr) or done.stderr)

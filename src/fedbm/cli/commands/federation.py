@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -243,6 +242,7 @@ def approve(args: argparse.Namespace, console: Console) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import StatusLog
+    from fedbm.federation.deploy.roles import watch
     from fedbm.federation.deploy.run_control import Follower, start_run
 
     home = server_folder(args.folder)
@@ -252,8 +252,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         return
     try:
         follower = Follower(home, started, StatusLog(console))
-        while follower():
-            time.sleep(0.5)
+        watch([], console.print, follower)
     except KeyboardInterrupt:
         console.print(f"\nThe run continues. 'fedbm federation stop {args.folder} --run' ends it.")
         return
