@@ -68,8 +68,7 @@ def create(
     write_text(home / "server.toml", to_text(server))
     renew(folder, days)
     shutil.copyfile(folder / "authority" / "ca.crt", home / "ca.crt")
-    files = {"run.toml": "run.toml.j2", "nginx.conf": "nginx.conf.j2"}
-    write_files(folder, "server", "server", server=server, files=files)
+    write_files(folder, "server", "server", server=server)
     return [home, *(make_site(folder, server, client, name) for client, name in enumerate(names))]
 
 
@@ -113,8 +112,8 @@ def renew(folder: Path, days: int = certificates.SERVER_DAYS) -> str:
     return certificates.format_end(folder / "server" / "server.pem")
 
 
-def write_files(folder: Path, role: str, name: str, files: dict[str, str] | None = None, **settings: Any) -> None:
-    """Write a role's systemd unit and runbook, and more *files*, each from its template."""
+def write_files(folder: Path, role: str, name: str, **settings: Any) -> None:
+    """Write a role's systemd unit and runbook, and the server's run.toml and nginx.conf, from their templates."""
     unit = f"fedbm-{role}.service"
     values = {
         **settings,
@@ -128,7 +127,9 @@ def write_files(folder: Path, role: str, name: str, files: dict[str, str] | None
         "authority_end": certificates.format_end(folder / "authority" / "ca.crt"),
         "server_end": certificates.format_end(folder / "server" / "server.pem"),
     }
-    templates = {unit: "unit.service.j2", "RUNBOOK.md": f"runbook-{role}.md.j2", **(files or {})}
+    templates = {unit: "unit.service.j2", "RUNBOOK.md": f"runbook-{role}.md.j2"}
+    if role == "server":
+        templates |= {"run.toml": "run.toml.j2", "nginx.conf": "nginx.conf.j2"}
     for file, template in templates.items():
         write_text(folder / name / file, render(template, **values))
 

@@ -48,6 +48,7 @@ from fedbm.utils.io import digest_of
 from fedbm.utils.json_records import Index, decode
 
 MAX_ANSWERS_PER_ROUND = 5  # to train, and to evaluate: a round can be repeated, and an averaged model is scored too
+HASH_LENGTH = 64
 MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 
 
@@ -103,7 +104,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
         raise Refusal("app")
     if kind == REFUSED:
         why = printable(request.body.get("why"), MAX_REFUSAL_LENGTH)
-        audit.append("refused_by_server", why=why, server_head=server_head(request))
+        audit.append("refused_by_server", why=why, server_head=printable(request.body.get("head"), HASH_LENGTH))
         write_refusal(state, why)
         return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
@@ -124,11 +125,6 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
             return handler.train(policy) if kind == TRAIN else handler.evaluate(policy)
     except BusyError as error:  # another process works on this run
         raise Refusal("busy") from error
-
-
-def server_head(request: Envelope) -> str:
-    """Return the hash of the server's last audit line, cut to the length of a hash."""
-    return printable(request.body.get("head"), 64)
 
 
 def check_rules(site: Site, terms: Terms, run: LoadedRun | None = None) -> Policy:
@@ -305,5 +301,5 @@ class Handler:
         return count_release(path, self.terms.run, self.terms.values["privacy"], policy, kind, most, write)
 
     def _record(self, event: str, **facts: Any) -> None:
-        head = server_head(self.request)
+        head = printable(self.request.body.get("head"), HASH_LENGTH)  # of the server's last audit line
         self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts, server_head=head)
