@@ -316,7 +316,6 @@ def test_a_real_site_starts_with_strict_rules_and_a_rehearsal_with_open_ones(tmp
         ("[policy]\nmax_round = 3", 'has no key "max_round" .did you mean "max_rounds"'),
         ("[policy]\nmax_rounds = 0", "at least 1"),
         ("policy = 3", "policy must be a section"),
-        ('[policy]\nmethods = "fedxy"', 'there is no method "fedxy"'),
     ],
 )
 def test_a_wrong_policy_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_node_ends_with_its_worker(study: Path) -> None:
 
 def test_a_node_that_is_not_admitted_ends_with_the_causes(study: Path, memory: Path) -> None:
     change(memory, refuse=1)
-    with pytest.raises(FedBMError, match="refused by the server: this node's key is not registered there, or the same"):
+    with pytest.raises(FedBMError, match="refused by the server: its key is not registered, or still connected"):
         roles.run_node(study / "hospital-1", "", lambda words: None, times(1))
     assert nothing_is_left(study)
     said: list[str] = []

@@ -133,10 +133,7 @@ def is_healthy(port: int, authority: Path) -> bool:
 def explain_exit(output: str) -> str | None:
     """Return why a worker ended, from its output, or None if the output does not show it."""
     if "code: 2004" in output or "code: 2001" in output or "Invalid SuperNode authentication" in output:
-        return (
-            "was refused by the server: this node's key is not registered there, or the same key is connected already "
-            "(the server notices a lost node after a minute; then run the same command again)"
-        )
+        return "was refused by the server: its key is not registered, or still connected (a lost node, for a minute)"
     if SIGNED_OFF in output and ADMITTED not in output:  # Flower stops the process on HTTP 401
         return "ended: the server did not accept its signature; set both clocks by NTP (timedatectl set-ntp true)"
     return None

@@ -134,10 +134,8 @@ def _lines(settings: Any) -> list[str]:
     for key in dataclasses.fields(settings):
         if "meaning" in key.metadata:
             value = getattr(settings, key.name)
-            line = (
-                f"# {key.name} is not set" if value is None else f"{key.name} = {json.dumps(value, ensure_ascii=False)}"
-            )
-            lines += [f"# {key.metadata['meaning']}", line]
+            line = f"{key.name} = {json.dumps(value, ensure_ascii=False)}"
+            lines += [f"# {key.metadata['meaning']}", line if value is not None else f"# {key.name} is not set"]
     return lines
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,10 +81,9 @@ def describe_terms(terms: Terms) -> str:
 
 def list_requests(state: Path) -> list[Request]:
     """Return every run that asked for an approval: those that wait before the others, the oldest first."""
-    folder, names = state / "approvals", list[str]()
-    with suppress(FileNotFoundError):
-        names = os.listdir(folder)  # unlike glob(), it reports a folder that this account may not read
-    files = sorted((folder / name for name in names if name.endswith(".txt")), key=lambda path: path.stat().st_mtime)
+    folder = state / "approvals"
+    paths = folder.iterdir() if folder.is_dir() else ()  # unlike glob(), they report a folder that cannot be read
+    files = sorted((path for path in paths if path.suffix == ".txt"), key=lambda path: path.stat().st_mtime)
     found = [Request(path.stem, read_text(path), _approved(state, path.stem).exists()) for path in files]
     return sorted(found, key=lambda request: request.approved)
 
