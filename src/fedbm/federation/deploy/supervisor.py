@@ -5,8 +5,8 @@
     <folder>/supervisor.pid     locked by the process that started them, and contains its id
     <folder>/logs/<role>.log    their output
 
-Flower detaches some of its processes, so neither the process group nor the parent identifies them all. The variables
-do. If a program dies, the whole role ends, and systemd or the container starts it again.
+A program starts others, such as the server app, and can detach them. The variables identify them all. If a program
+dies, the whole role ends, and systemd or the container starts it again.
 
 Without a service, kill -9 of the supervisor would leave its programs. So it also starts this module as a program, the
 watchdog, which ends them when the pipe from the supervisor closes.
