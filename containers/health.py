@@ -1,23 +1,19 @@
-"""Exit with 0 if the role in this container answers GET /health, as the role's folder under /srv/fedbm describes it."""
+"""Exit with 0 if the role in this container works: a SuperLink answers GET /health, and a node's worker is running."""
 
-import ssl
 import sys
-import tomllib
-import urllib.request
 from pathlib import Path
 
+from fedbm.federation.deploy.flower import is_healthy
+from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
+from fedbm.federation.deploy.supervisor import running
 
-def find_url(home: Path) -> tuple[str, ssl.SSLContext | None]:
-    """Return the address of the role's health check, and its TLS context: a node answers on loopback without TLS."""
+
+def check(home: Path) -> bool:
+    """Return whether the role that is mounted under *home* works."""
     for file in home.glob("*/server.toml"):
-        port = tomllib.loads(file.read_text())["link_port"]
-        return f"https://127.0.0.1:{port}/health", ssl.create_default_context(cafile=str(file.with_name("ca.crt")))
-    for file in home.glob("*/node.toml"):
-        return f"http://127.0.0.1:{tomllib.loads(file.read_text())['runtime_port']}/health", None
-    sys.exit(f"no role is mounted under {home}")
+        return is_healthy(read_settings(file.parent, ServerSettings).link_port, file.with_name("ca.crt"))
+    return any("worker" in running(file.parent) for file in home.glob("*/node.toml"))
 
 
 if __name__ == "__main__":
-    url, context = find_url(Path("/srv/fedbm"))
-    handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)  # no proxy on loopback
-    urllib.request.build_opener(*handlers).open(url, timeout=4)  # an error status raises and so exits with 1
+    sys.exit(not check(Path("/srv/fedbm")))

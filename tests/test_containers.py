@@ -13,7 +13,6 @@ import pytest
 
 from fedbm.cli.main import make_parser
 from fedbm.federation.deploy.federation_folders import HOME, create
-from fedbm.federation.deploy.flower import superlink, supernode
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_settings
 
 ROOT = Path(__file__).parents[1]
@@ -73,11 +72,12 @@ def test_roles_have_their_commands_and_folders(services: dict[str, Any], study: 
     assert sorted(roles) == sorted(path.name for path in study.iterdir() if path.is_dir() and path.name != "authority")
     for name, service in roles.items():
         args = make_parser().parse_args(["federation", *service["command"]])
-        assert (args.task, args.folder) == ("server" if name == "server" else "node", f"{HOME}/{name}")
+        folder = str(args.folder)
+        assert (args.task, folder) == ("server" if name == "server" else "node", f"{HOME}/{name}")
         found = mounts(service)
-        assert found[args.folder] == (f"./study/{name}", True)
-        assert service["environment"] == {"HOME": args.folder, "FEDBM_HOME": f"{args.folder}/cache"}
-        assert found.get(f"{args.folder}/data") == (None if name == "server" else (f"./study/{name}/data", False))
+        assert found[folder] == (f"./study/{name}", True)
+        assert service["environment"] == {"HOME": folder, "FEDBM_HOME": f"{folder}/cache"}
+        assert found.get(f"{folder}/data") == (None if name == "server" else (f"./study/{name}/data", False))
 
 
 def test_the_front_is_the_only_way_to_the_server(services: dict[str, Any], study: Path) -> None:
@@ -98,23 +98,17 @@ def test_the_front_is_the_only_way_to_the_server(services: dict[str, Any], study
     }
 
 
-def test_health(study: Path, tmp_path: Path) -> None:
-    """The check asks the port on which the role's program listens, and fails where no role is."""
-    find_url = runpy.run_path(str(CONTAINERS / "health.py"))["find_url"]
-    for name in ("server", "hospital-2"):
+def test_health(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check asks the SuperLink's port, or whether a node's worker is running, and fails where no role is."""
+    health = runpy.run_path(str(CONTAINERS / "health.py"))
+    asked: list[tuple[int, Path]] = []
+    health["check"].__globals__["is_healthy"] = lambda port, authority: asked.append((port, authority)) or True
+    health["check"].__globals__["running"] = lambda folder: {"worker": 7} if "hospital-2" in str(folder) else {}
+    for name in ("server", "hospital-1", "hospital-2"):
         home = tmp_path / name
         home.mkdir()
         (home / name).symlink_to(study / name)
-        url, context = find_url(home)
-        if name == "server":
-            server = read_settings(study / name, ServerSettings)
-            command = superlink(study / name, server).command
-            assert (url.partition(":")[0], len(context.get_ca_certs())) == ("https", 1)
-        else:
-            node = read_settings(study / name, NodeSettings)
-            command = supernode(study / name, node, "data", node.server).command
-            assert (url.partition(":")[0], context) == ("http", None)
-        port = command[command.index("--port") + 1]
-        assert url.endswith(f"://127.0.0.1:{port}/health")
-    with pytest.raises(SystemExit, match="no role is mounted under"):
-        find_url(tmp_path / "nothing")
+        assert health["check"](home) == (name != "hospital-1")
+    port = read_settings(study / "server", ServerSettings).link_port
+    assert asked == [(port, tmp_path / "server" / "server" / "ca.crt")]
+    assert not health["check"](tmp_path / "nothing")

@@ -38,7 +38,7 @@ from fedbm.config.keys import SECTIONS, Key
 from fedbm.config.options import type_words
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
-from fedbm.federation.deploy.settings_files import read_policy
+from fedbm.federation.deploy.settings_files import NodeSettings, read_settings
 from fedbm.federation.federation_options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
@@ -527,7 +527,7 @@ def test_configuration_files_are_valid(page: Path, tmp_path: Path) -> None:
     for block in blocks_of(page, "toml"):
         if block.startswith("[policy]"):
             (tmp_path / "node.toml").write_text(f"format = 1\n{block}", encoding="utf-8")
-            read_policy(tmp_path)
+            read_settings(tmp_path, NodeSettings)
             continue
         (tmp_path / "page.toml").write_text(block, encoding="utf-8")
         check_config(read_run_file(tmp_path / "page.toml")[0])

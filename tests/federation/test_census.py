@@ -281,7 +281,7 @@ def test_the_place_of_a_former_node_costs_no_wait(
     deployed.registered = [one for one in deployed.registered if one.client != 1]
     for one in deployed.grid.nodes.values():
         rules = dataclasses.replace(OPEN_POLICY, scores=scores)
-        (Path(str(one.config["folder"])) / "node.toml").write_text(to_text(NodeSettings(), rules))
+        (Path(str(one.config["folder"])) / "node.toml").write_text(to_text(NodeSettings(policy=rules)))
     monkeypatch.setattr(roster, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pytest.fail))
     if not scores:
         with pytest.raises(FedBMError, match="no node has val images to score"):

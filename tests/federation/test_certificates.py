@@ -10,6 +10,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from socket import socketpair
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,10 +28,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
+from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.certificates import (
-    check_certificate,
     check_node_key,
-    check_signed,
+    check_server_key,
+    describe_validity,
     make_authority,
     make_node,
     make_server,
@@ -55,7 +57,7 @@ def test_the_authority_signs_servers_and_nothing_below(keys: Path) -> None:
     assert (found.ca, found.path_length) == (True, 0)
     below = read_certificate(keys / "server.pem").extensions.get_extension_for_class(x509.BasicConstraints).value
     assert not below.ca
-    check_signed(keys / "server.pem", keys / "ca.crt")
+    check_server_key(keys)
 
 
 def test_private_keys_are_their_owners_alone(keys: Path) -> None:
@@ -97,47 +99,59 @@ def test_a_client_of_the_same_authority_trusts_the_server_by_its_names_only(keys
     make_authority(tmp_path, "another")
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(keys, "localhost", tmp_path / "ca.crt")
-    with pytest.raises(FedBMError, match="was not signed by .* two federations"):
-        check_signed(keys / "server.pem", tmp_path / "ca.crt")
+    for name in ("server.pem", "server.key"):
+        shutil.copy(keys / name, tmp_path)
+    with pytest.raises(FedBMError, match="server.key, server.pem and ca.crt in .* do not belong together"):
+        check_server_key(tmp_path)
 
 
-def test_validity_is_stated_and_checked(tmp_path: Path) -> None:
-    make_authority(tmp_path, "study", now=NOW)
-    make_server(tmp_path, tmp_path, ["localhost"], days=10, now=NOW)
-    assert check_certificate(tmp_path / "server.pem", NOW + timedelta(days=9)) == NOW + timedelta(days=10)
-    with pytest.raises(FedBMError, match="ended on 2030-01-11 00:00 UTC; .* renew"):
-        check_certificate(tmp_path / "server.pem", NOW + timedelta(days=11))
-    with pytest.raises(FedBMError, match="is valid only from .*; check this machine's clock"):
-        check_certificate(tmp_path / "server.pem", NOW - timedelta(days=1))
-    check_certificate(tmp_path / "server.pem", NOW - timedelta(minutes=4))  # a clock that is behind a little
+def test_validity_is_stated_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(moment: datetime) -> None:
+        monkeypatch.setattr(certificates, "datetime", SimpleNamespace(now=lambda zone: moment))
+
+    at(NOW)
+    make_authority(tmp_path, "study")
+    make_server(tmp_path, tmp_path, ["localhost"], days=10)
+    at(NOW + timedelta(days=9))
+    assert "server.pem is valid until 2030-01-11 00:00 UTC" in describe_validity(tmp_path / "server.pem")
+    for moment in (NOW + timedelta(days=11), NOW - timedelta(days=1)):
+        at(moment)
+        with pytest.raises(FedBMError, match="to 2030-01-11 00:00 UTC; check .* clock, .* renew"):
+            describe_validity(tmp_path / "server.pem")
+    at(NOW - timedelta(minutes=4))  # a clock that is behind a little
+    describe_validity(tmp_path / "server.pem")
 
 
 def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Path) -> None:
-    check_node_key(keys / "node.key", keys / "node.pub")
+    check_node_key(keys)
     make_node(tmp_path, "hospital-2")
-    with pytest.raises(FedBMError, match="is not the public half of node.key"):
-        check_node_key(keys / "node.key", tmp_path / "node.pub")
-    with pytest.raises(FedBMError, match="there is no key"):
-        check_node_key(tmp_path / "gone.key", tmp_path / "node.pub")
-    other = ed25519.Ed25519PrivateKey.generate()
-    write_private(tmp_path / "other.key", other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    (tmp_path / "other.pub").write_bytes(other.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    with pytest.raises(FedBMError, match="not a key on the curve P-384"):
-        check_node_key(tmp_path / "other.key", tmp_path / "other.pub")
-    os.chmod(tmp_path / "node.key", 0o640)
+    private, public = tmp_path / "node.key", tmp_path / "node.pub"
+    os.chmod(private, 0o640)
     with pytest.raises(FedBMError, match=r"others can read the private key .* \(mode 640\); run: chmod 600"):
-        check_node_key(tmp_path / "node.key", tmp_path / "node.pub")
-    write_private(tmp_path / "broken.key", b"nonsense")
-    with pytest.raises(FedBMError, match="cannot read the key .*broken.key"):
-        check_node_key(tmp_path / "broken.key", tmp_path / "node.pub")
+        check_node_key(tmp_path)
+    os.chmod(private, 0o600)
+    shutil.copy(keys / "node.pub", public)
+    with pytest.raises(FedBMError, match="node.key and node.pub in .* do not belong together"):
+        check_node_key(tmp_path)
+    other = ed25519.Ed25519PrivateKey.generate()
+    write_private(private, other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public.write_bytes(other.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    with pytest.raises(FedBMError, match="not a key on the curve P-384"):
+        check_node_key(tmp_path)
+    write_private(private, b"nonsense")
+    with pytest.raises(FedBMError, match="cannot read .*node.key"):
+        check_node_key(tmp_path)
+    private.unlink()
+    with pytest.raises(FedBMError, match="cannot read .*node.key: .*No such file"):
+        check_node_key(tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
 def test_a_key_with_a_passphrase_is_one_sentence(tmp_path: Path) -> None:
     command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "secret", "-f", str(tmp_path / "node.key")]
     subprocess.run(command, check=True)
-    with pytest.raises(FedBMError, match="cannot read the key .*password"):
-        check_node_key(tmp_path / "node.key", tmp_path / "node.key.pub")
+    with pytest.raises(FedBMError, match="cannot read .*password"):
+        check_node_key(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["ö" * 60, "研" * 60, "x" * 100])
@@ -150,7 +164,7 @@ def test_a_long_name_of_a_folder_is_cut_in_certificates(name: str, tmp_path: Pat
 
 def test_what_is_no_certificate_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.crt").write_text("nonsense")
-    with pytest.raises(FedBMError, match=r"cannot read the certificate .*x\.crt: it is not a certificate; ask for"):
+    with pytest.raises(FedBMError, match=r"cannot read .*x\.crt: .*; ask the operator for the file again"):
         read_certificate(tmp_path / "x.crt")
-    with pytest.raises(FedBMError, match=r"cannot read the certificate .*y\.crt: No such file or directory; ask for"):
+    with pytest.raises(FedBMError, match=r"cannot read .*y\.crt: .*No such file or directory.*; ask the operator"):
         read_certificate(tmp_path / "y.crt")

@@ -120,16 +120,6 @@ def test_bounds_of_the_exponential_close_in_on_it() -> None:
         assert upper - lower < Fraction(1, 2**60)
 
 
-def test_heads_beyond_the_first_word_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A candidate with 63 coins, all of them heads, is a candidate with 63 heads or more."""
-    drawn = words(2**64 - 2, 0, 2**64 - 1, 0b011)  # sign and coins, U, 64 heads, two heads and a tail
-    monkeypatch.setattr(
-        discrete_gaussian, "_random_words", lambda count: np.array([next(drawn)] * count, dtype=np.uint64)
-    )
-    monkeypatch.setattr(discrete_gaussian, "_is_below", lambda u, k, exponent: exponent == Fraction(k**2, 2))
-    assert discrete_gaussian._accepted(1, 1).tolist() == [63 + 64 + 2]
-
-
 def test_equal_seeds_give_different_noise() -> None:
     def draw() -> np.ndarray:
         torch.manual_seed(7)

@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.cli import main
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.settings_files import Policy, read_policy
+from fedbm.federation.deploy.settings_files import NodeSettings, Policy, read_settings
 from fedbm.federation.server.run_status import StatusFile
 
 
@@ -49,10 +49,10 @@ def test_init_says_what_to_hand_over_and_what_to_keep(
 
 
 def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rules = read_policy(study / "hospital-2")
+    rules = read_settings(study / "hospital-2", NodeSettings).policy
     code, words = said(capsys, "partition", "study")
     assert code == 0
-    assert read_policy(study / "hospital-2") == rules != Policy()  # open, as init made them
+    assert read_settings(study / "hospital-2", NodeSettings).policy == rules != Policy()  # open, as init made them
     counts = [int(line.split(": ")[1].split()[0].replace(",", "")) for line in words.splitlines()]
     assert sum(counts) == 1258  # every training image of digits is someone's
     assert 'data = "data"' in (study / "hospital-2" / "node.toml").read_text()
@@ -77,23 +77,23 @@ def test_other_accounts_cannot_read_what_the_commands_write(
     ("words", "sentence"),
     [
         (["statsu", "study"], 'there is no task "statsu" (did you mean "status"?)'),
-        (["status", "sudy"], "sudy does not exist; "),
-        (["node", "study"], "study has no node.toml; give the folder of one node, such as study/hospital-1"),
-        (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml or use --data PATH"),
+        (["status", "sudy"], "there is no sudy/server/server.toml; give the server"),
+        (["node", "study"], "there is no study/node.toml; give the folder of one node, such as study/hospital-1"),
+        (["node", "study/hospital-1"], "has no images: set data in study/hospital-1/node.toml, use --data"),
         (["node", "study/hospital-1", "--dta", "x"], 'has no argument --dta (did you mean "--data"?)'),
-        (["up", "study/server"], "is the folder of one role"),
-        (["up", "study"], "for a rehearsal run 'fedbm federation partition DIR'"),
-        (["node", "hospital-1"], "hospital-1 does not exist; give the folder of one node"),
-        (["node", "."], ". has no node.toml"),
+        (["up", "study/server"], "there is no study/server/server/server.toml; give the folder that"),
+        (["up", "study"], "or run 'fedbm federation partition' to rehearse"),
+        (["node", "hospital-1"], "there is no hospital-1/node.toml; give the folder of one node"),
+        (["node", "."], "there is no node.toml"),
         (["run", "study"], "is not up: 'fedbm federation server study/server' starts it"),
         (["run", "study/server"], "is not up: 'fedbm federation server study/server' starts it"),
         (["run", "study", "rnu.toml"], "there is no file rnu.toml"),
-        (["run", "study/hospital-1", "run.toml"], "is a node's folder"),
+        (["run", "study/hospital-1", "run.toml"], "give the server's folder, or the one that contains it"),
         (["run", "study", "study/server/run.toml"], "is not up: 'fedbm federation server study/server' starts it"),
         (["stop", "study", "--run"], "is not up: 'fedbm federation server study/server' starts it"),
         (["init", "x", "--nodes", "0"], "--nodes: must be a whole number from 1 to 65535, not 0"),
         (["init", "x", "--nodes", "three"], "--nodes: must be a whole number from 1 to 65535, not three"),
-        (["renew", "study/server"], "is the folder of one role"),
+        (["renew", "study/server"], "give the folder that 'fedbm federation init' made"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -142,7 +142,7 @@ def test_a_key_that_others_can_read_stops_a_node(study: Path, capsys: pytest.Cap
 def test_where_nothing_runs_that_is_said(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "stop", "study") == (
         0,
-        "server: nothing ran\nhospital-1: nothing ran\nhospital-2: nothing ran\n",
+        "server: processes ended: none\nhospital-1: processes ended: none\nhospital-2: processes ended: none\n",
     )
     code, words = said(capsys, "status", "study")
     assert (code, "server: nothing runs" in words, "no run yet" in words) == (0, True, True)
@@ -198,5 +198,4 @@ def test_a_folder_of_another_account_is_one_sentence(
 
     monkeypatch.setattr(Path, "is_file", forbid)
     assert main(["federation", task, str(tmp_path)]) == 2
-    first = "node.toml" if task in ("node", "approve") else "server/server.toml"
-    assert f"{tmp_path / first}: Permission denied" in capsys.readouterr().err
+    assert f"{tmp_path / 'node.toml'}: Permission denied" in capsys.readouterr().err

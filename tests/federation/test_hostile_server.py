@@ -41,7 +41,7 @@ def restart(node: Node, state: Path, **rules: Any) -> Path:
     """Give a node an empty state folder and other rules, and return the folder."""
     node.config["state"] = str(state)
     policy = dataclasses.replace(OPEN_POLICY, **rules)
-    (Path(node.config["folder"]) / "node.toml").write_text(to_text(NodeSettings(), policy), encoding="utf-8")
+    (Path(node.config["folder"]) / "node.toml").write_text(to_text(NodeSettings(policy=policy)), encoding="utf-8")
     return state
 
 
@@ -106,7 +106,7 @@ def test_terms_that_nobody_has_seen_are_not_approved(tiny: dict[str, Any], tmp_p
     assert len(events_of(state, "refused")) == 2  # a run that waits is in the audit once
     [read] = [request for request in list_requests(state) if "epochs 999" not in request.text]
     for short in (terms["run"], "", read.digest[:11]):
-        with pytest.raises(FedBMError, match="no request has the digest"):
+        with pytest.raises(FedBMError, match="no single request has the digest"):
             approve(state, short)
     for _ in range(2):  # the command is repeated by mistake
         assert approve(state, read.digest[:12]).text == read.text
@@ -139,7 +139,7 @@ def runs_of(state: Path) -> list[str]:
 def test_two_requests_with_the_same_first_characters_are_not_mistaken(tmp_path: Path) -> None:
     for end in "ab":
         write_text(tmp_path / "approvals" / f"{'0' * 12}{end}.txt", f"run-{end}\n")
-    with pytest.raises(FedBMError, match=f'several requests have the digest "{"0" * 12}"'):
+    with pytest.raises(FedBMError, match=f'no single request has the digest "{"0" * 12}"'):
         approve(tmp_path, "0" * 12)
     assert approve(tmp_path, "0" * 12 + "a").text == "run-a\n"
 

@@ -11,11 +11,14 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="needs the flower extra")
+
+from flwr.proto import control_pb2
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
@@ -38,6 +41,7 @@ from fedbm.federation.deploy.supervisor import find_marked, running
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
 STAY = "time.sleep(600)"
+CALL_CONTROL = flower.call_control
 
 # answers GET /health, over TLS with a certificate of its folder where it was given one
 SERVE = """
@@ -60,68 +64,58 @@ if "--ssl-certfile" in sys.argv:
 server.serve_forever()
 """
 
-# the SuperLink's memory is a file beside the programs: runs, and how often a node is still to be refused
-FLWR = """
-known = json.loads(memory.read_text())
-task, answer = sys.argv[1], {"success": True}
-if task == "supernode" and sys.argv[2] == "register":
-    key = " ".join(Path(sys.argv[3]).read_text().split()[:2])
-    if key in known["keys"]:
-        answer = {"success": False, "error-message": "Public key already in use."}
-    else:
-        known["keys"].append(key)
-        answer["node-id"] = len(known["keys"])
-elif task == "supernode":
-    known["gone"].append(sys.argv[3])
-elif task == "run":
-    answer["run-id"] = "77"
-    known["runs"] = [{"run-id": "77", "status": "running", "status-details": "N/A", "pending-at": "1"}]
-    known["asked"] = sys.argv
-elif task == "ls":
-    answer["runs"] = known["runs"]
-elif task == "stop":
-    known["runs"][0]["status"] = "finished:stopped"
-memory.write_text(json.dumps(known))
-print("Using SuperLink: site")
-print(json.dumps(answer))
-"""
-
-NODE = """
+WORKER = """
 known = json.loads(memory.read_text())
 if known["refuse"]:
     memory.write_text(json.dumps(known | {"refuse": known["refuse"] - 1}))
     raise SystemExit("[code: 2004] Failed to activate SuperNode.")
-print("SuperNode ID: 1", flush=True)
-"""
-
-WORKER = """
-print("worker ready", flush=True)
+print("the server has admitted this node", flush=True)
 time.sleep(600)
 """
 
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins in the place of Flower's programs; what they remember."""
+    """Stand-ins in the place of Flower's programs; what the SuperLink remembers, and how often it refuses a node."""
     path = tmp_path / "memory.json"
-    path.write_text(json.dumps({"keys": [], "gone": [], "runs": [], "refuse": 0}))
+    path.write_text(json.dumps({"keys": [], "gone": [], "run": None, "refuse": 0}))
     head = f"#!{sys.executable} -S\nimport json, sys, time\nfrom pathlib import Path\nmemory = Path({str(path)!r})\n"
-    programs = {"flower-superlink": SERVE, "server.superexec": STAY, "flwr": FLWR}
-    programs |= {"node.supernode": NODE + SERVE, "node.worker": WORKER}
-    for name, program in programs.items():
+    for name, program in {"flower-superlink": SERVE, "server.superexec": STAY, "node.worker": WORKER}.items():
         (tmp_path / name).write_text(head + textwrap.dedent(program))
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(flower, "tool", lambda name: str(tmp_path / name))
     monkeypatch.setattr(flower, "module", lambda name: [str(tmp_path / name)])
     monkeypatch.setattr(roles, "check_server", lambda node, authority: "server: reached")
-    monkeypatch.setattr(registration, "known_keys", lambda folder, server: remembered(path))
+    for module in (flower, registration):
+        monkeypatch.setattr(module, "call_control", lambda *place, **fields: answer_control(path, *place, **fields))
     return path
 
 
-def remembered(memory: Path) -> dict[str, int | None]:
-    """What the SuperLink answers when it is asked for the keys it knows."""
-    known = json.loads(memory.read_text())
-    return {key: None if str(node) in known["gone"] else node for node, key in enumerate(known["keys"], 1)}
+def answer_control(memory: Path, folder: Path, task: str, **fields: Any) -> Any:
+    """What the SuperLink's control interface answers."""
+    known, name = json.loads(memory.read_text()), task.title().replace("-", "")
+    request, answer = getattr(control_pb2, f"{name}Request")(**fields), getattr(control_pb2, f"{name}Response")()
+    if task == "register-node":
+        assert request.public_key.decode() not in known["keys"]
+        known["keys"].append(request.public_key.decode())
+    elif task == "unregister-node":
+        known["gone"].append(request.node_id)
+    elif task == "list-nodes":
+        for number, key in enumerate(known["keys"], 1):
+            status = "unregistered" if number in known["gone"] else "registered"
+            answer.nodes_info.add(node_id=number, public_key=key.encode(), status=status)
+    elif task == "start-run":
+        answer.run_id = 77
+        assert flower.is_own_app(request.fab.content)
+        known["run"] = ["running", "", ""]
+        known["asked"] = {key: value.string for key, value in request.override_config.items()}
+    elif task == "list-runs" and known["run"]:
+        status = answer.run_dict[77].status
+        status.status, status.sub_status, status.details = known["run"]
+    elif task == "stop-run":
+        known["run"] = ["finished", "stopped", ""]
+    memory.write_text(json.dumps(known))
+    return answer
 
 
 @pytest.fixture
@@ -178,7 +172,7 @@ def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: 
     assert len(json.loads(memory.read_text())["keys"]) == 2
     with_nodes(home, ",hospital-2")
     roles.run_server(home, said.append, times(1))
-    assert json.loads(memory.read_text())["gone"] == ["1"]
+    assert json.loads(memory.read_text())["gone"] == [1]
     assert [(node.node, node.client, node.name) for node in registered(home)] == [("2", 1, "hospital-2")]
     with_nodes(home, "hospital-1,hospital-2")
     with pytest.raises(FedBMError, match="the key of hospital-1 was removed before"):
@@ -207,14 +201,14 @@ def test_a_server_knows_which_node_id_belongs_to_which_key(study: Path, memory: 
 
 def test_two_nodes_with_one_key_are_refused(study: Path) -> None:
     shutil.copyfile(study / "server" / "nodes" / "hospital-1.pub", study / "server" / "nodes" / "hospital-2.pub")
-    with pytest.raises(FedBMError, match="hospital-1 and hospital-2 have the same public key"):
+    with pytest.raises(FedBMError, match="two nodes have the same public key"):
         roles.run_server(study / "server", lambda words: None, times(1))
 
 
 def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, memory: Path) -> None:
-    change(memory, runs=[{"run-id": "5", "status": "running", "status-details": "N/A", "pending-at": "1"}])
+    change(memory, run=["running", "", ""])
     roles.run_server(study / "server", lambda words: None, times(1))
-    assert json.loads(memory.read_text())["runs"][0]["status"] == "finished:stopped"
+    assert json.loads(memory.read_text())["run"] == ["finished", "stopped", ""]
 
 
 @pytest.mark.parametrize(("cores", "each"), [(1, 1), (2, 1), (8, 2)])
@@ -235,7 +229,7 @@ def test_a_role_ends_when_one_of_its_programs_dies(study: Path) -> None:
 def test_a_node_ends_with_its_worker(study: Path) -> None:
     home = study / "hospital-1"
     tick = times(60, lambda: os.kill(running(home)["worker"], signal.SIGKILL))
-    why = "worker of hospital-1 has died; .* this machine's memory is too small .* as a service it restarts by itself"
+    why = "worker of hospital-1 has died; .* machine's memory is too small .* a service restarts by itself"
     with pytest.raises(FedBMError, match=why):
         roles.run_node(home, "", lambda words: None, tick)
     assert nothing_is_left(study)
@@ -243,7 +237,7 @@ def test_a_node_ends_with_its_worker(study: Path) -> None:
 
 def test_a_node_that_is_not_admitted_ends_with_the_causes(study: Path, memory: Path) -> None:
     change(memory, refuse=1)
-    with pytest.raises(FedBMError, match="refused by the server: this node's key is not registered there, or the same"):
+    with pytest.raises(FedBMError, match="refused by the server: its key is not registered, or still connected"):
         roles.run_node(study / "hospital-1", "", lambda words: None, times(1))
     assert nothing_is_left(study)
     said: list[str] = []
@@ -274,14 +268,13 @@ def test_a_node_that_the_server_refuses_says_so_until_it_is_taken_in(study: Path
     assert not any("earlier start" in words for words in said)
 
 
-def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -> None:
+def test_a_program_is_healthy_when_its_certificate_is_of_the_authority(study: Path) -> None:
     home = study / "server"
     port = read_settings(home, ServerSettings).link_port
     assert not flower.is_healthy(port, home / "ca.crt")
 
     def tick() -> bool:
         assert flower.is_healthy(port, home / "ca.crt")
-        assert not flower.is_healthy(port)  # it speaks TLS
         make_authority(study / "other", "another")
         assert not flower.is_healthy(port, study / "other" / "ca.crt")
         return False
@@ -289,73 +282,80 @@ def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -
     roles.run_server(home, lambda words: None, tick)
 
 
-def test_a_supernode_that_is_healthy_but_not_let_in_is_not_ready(
-    study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = memory.parent / "node.supernode"
-    program.write_text(program.read_text().replace("SuperNode ID: 1", "Starting Flower SuperNode"))
+def test_a_worker_that_is_not_let_in_is_not_ready(study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = memory.parent / "node.worker"
+    program.write_text(program.read_text().replace("the server has admitted", "nobody has admitted"))
     monkeypatch.setattr(roles, "START_SECONDS", 3.0)
-    with pytest.raises(FedBMError, match="supernode was not ready after 3 s"):
+    with pytest.raises(FedBMError, match="worker did not start: nobody has admitted this node; its log is"):
         roles.run_node(study / "hospital-1", "", lambda words: None, times(1))
     assert nothing_is_left(study)
 
 
-def test_a_run_is_begun_once_and_followed_to_its_end(study: Path, memory: Path) -> None:
+def test_a_run_is_begun_once_and_followed_to_its_end(
+    study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home, file = study / "server", study / "server" / "run.toml"
     with pytest.raises(FedBMError, match="is not up: 'fedbm federation server"):
         start_run(home, file)
     with roles.run_all(study, lambda words: None):
         run = start_run(home, file)
-        asked = json.loads(memory.read_text())["asked"]
-        assert f"config={json.dumps(str(file))} folder={json.dumps(str(home))}" in asked
+        assert json.loads(memory.read_text())["asked"] == {"config": str(file), "folder": str(home)}
         with pytest.raises(FedBMError, match="another run is active"):
             start_run(home, file)
         follower = Follower(home, run, lambda standing: None)
-        follower.WAIT_S = -1.0  # type: ignore[misc]
         assert follower()
-        with pytest.raises(FedBMError, match="was not completed: running"):
-            follower.check_completed()
-        told = "ServerApp failed with exception: no node came"
-        change(memory, runs=[{"run-id": run, "status": "finished:failed", "status-details": told, "pending-at": "1"}])
+        change(memory, run=["finished", "failed", "ServerApp failed with exception: no node came"])
         assert not follower()
-        with pytest.raises(FedBMError, match="was not completed: no node came; the same command resumes"):
+        with pytest.raises(FedBMError, match="was not completed: .*: no node came; the same command resumes"):
             follower.check_completed()
-        (memory.parent / "flwr").write_text("#!/bin/sh\necho 'connection refused' >&2\n")
+
+        def busy(*arguments: Any) -> None:
+            raise FedBMError("the SuperLink did not answer")
+
+        monkeypatch.setattr(flower, "call_control", busy)
         assert not follower()  # a SuperLink that is busy for a while is not a failure
-        with pytest.raises(FedBMError, match="'flwr ls' failed: connection refused"):
-            flower.active_runs(home)
     with pytest.raises(FedBMError, match="is not up"):
         follower()
     assert nothing_is_left(study)
 
 
+def test_the_control_interface_is_asked_over_tls(study: Path) -> None:
+    """The stand-in for the SuperLink answers GET /health only."""
+    home = study / "server"
+
+    def tick() -> bool:
+        with pytest.raises(FedBMError, match="the SuperLink refused list-runs: it answered 501"):
+            CALL_CONTROL(home, "list-runs")
+        return False
+
+    roles.run_server(home, lambda words: None, tick)
+    with pytest.raises(FedBMError, match="the SuperLink did not answer list-runs: .*refused"):
+        CALL_CONTROL(home, "list-runs")
+
+
 def test_up_plays_a_run_and_ends_everything(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Follower, "WAIT_S", 0.0)
-    true = flower.run_state
+    ends = iter(["failed", "completed"])
+    monkeypatch.setattr("fedbm.cli.federation_progress.StatusLog.__call__", lambda self, run: end())
 
-    def finished(folder: Path, run: str) -> tuple[str, str]:
-        found = true(folder, run)
-        return ("finished:failed", "N/A") if found[0] == "running" else found
+    def end() -> None:
+        if json.loads(memory.read_text())["run"][0] == "running":
+            change(memory, run=["finished", next(ends), ""])
 
-    monkeypatch.setattr(flower, "run_state", finished)
     assert main(["federation", "up", str(study)]) == 2
     found = capsys.readouterr()
     assert "ready: 2 nodes are connected" in found.out
-    assert "the run was not completed: its server app ended early; the same command" in found.err
+    assert "the run was not completed: failed; the same command" in found.err
     assert nothing_is_left(study)
-    monkeypatch.setattr(flower, "run_state", lambda folder, run: ("finished:completed", ""))
-    change(memory, runs=[])
     assert main(["federation", "up", str(study)]) == 0
     assert nothing_is_left(study)
 
 
-def test_ctrl_c_tells_the_superlink_and_leaves_nothing(
+def test_ctrl_c_leaves_nothing(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Follower, "__call__", lambda self: os.kill(os.getpid(), signal.SIGTERM) or True)
     assert main(["federation", "up", str(study)]) == 130
     assert "interrupted; run the same command again to continue" in capsys.readouterr().err
-    assert json.loads(memory.read_text())["runs"][0]["status"] == "finished:stopped"
     assert nothing_is_left(study)

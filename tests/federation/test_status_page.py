@@ -106,9 +106,11 @@ def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
             nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", state)]
             show(read_status(write(tmp_path, done=6, nodes=nodes)))
     assert capture.get().splitlines() == [
+        "hospital-1: ready",
+        "hospital-2: ready",
         "round 6/20 done  training  val 81.5 %  test 79.0 %  30.0 s per round  remaining 7 min 0 s",
         "hospital-2: silent",
-        "hospital-2: back",
+        "hospital-2: ready",
     ]
 
 

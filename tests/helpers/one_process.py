@@ -182,7 +182,7 @@ def deploy(
     for client, samples in enumerate(plan.partition.clients):
         share = folder / f"share-{client}"
         home = folder / f"node-{client}"
-        write_text(home / "node.toml", to_text(NodeSettings(client, f"site {client}"), OPEN_POLICY))
+        write_text(home / "node.toml", to_text(NodeSettings(client, f"site {client}", policy=OPEN_POLICY)))
         write_share(share, plan.dataset, with_scores(plan.dataset, samples, client, len(plan.partition.clients)))
         nodes[9000 - 7 * client] = Node(
             {"client": client, "name": f"site {client}", "data": str(share), "folder": str(home), "state": str(home),

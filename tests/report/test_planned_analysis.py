@@ -296,7 +296,7 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         said = f"FedAvg diverged at seed 3 and counts there with a macro-F1 of {'20.0' if averaged else '0.0'} of 100."
         assert said in sentences(again)
         assert f"On HAM10000, β = 0.1, {said}" in map(plain, planned_verdict(compare_outcome(again)))
-        assert "except at the planned endpoint, where diverged runs count as stated above" in _page(again, tmp_path)
+        assert "except that a diverged run counts at a planned endpoint" in _page(again, tmp_path)
         (words,) = (words for row in compare_outcome(again)[0].rows for words in missing_words([row]))
         assert words.startswith("failed, but counted at the planned endpoint: ")
 

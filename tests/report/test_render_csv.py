@@ -49,7 +49,10 @@ def test_what_has_no_record_is_a_line_where_all_records_are_given(tmp_path: Path
 
 
 def test_runs_have_a_line_per_moment_and_unfinished_ones_their_state(tmp_path: Path) -> None:
-    runs = [fake_run(tmp_path, "fedavg", rounds=4), fake_run(tmp_path, "fedbm", rounds=4, done=2)]
+    runs = [
+        fake_run(tmp_path, method, rounds=4, data="pets", done=done)
+        for method, done in (("fedavg", None), ("fedbm", 2))
+    ]
     lines = list(csv.DictReader(render_csv(runs_report(read_runs(runs))).splitlines()))
     assert [(one["method"], one["moment"], one["state"]) for one in lines] == [
         ("fedavg", "best", "finished"),

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,8 +30,10 @@ from fedbm.cli.flags import add_json
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.settings_files import FILES, all_folders, kind_of, node_folder, server_folder
+from fedbm.federation.deploy.settings_files import all_folders, node_folder, read_refusal, server_folder, whole_folder
 
+HERE = "127.0.0.1"
+UNTIL_STOPPED = ("server", "node", "status")  # Ctrl-C and SIGTERM end these without an error
 WHOLE = "the folder that init made"
 WITH_AUTHORITY = f"{WHOLE}, with authority/ in it"
 SERVER = f"{WHOLE}, or the server's folder in it"
@@ -48,71 +49,72 @@ def expand(words: Sequence[str]) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest="task", metavar="TASK")
 
-    def add_task(name: str, help_: str, folder_help: str) -> argparse.ArgumentParser:
+    def add_task(name: str, folder: str, help_: str) -> argparse.ArgumentParser:
         task = add_command(tasks, name, help_)
-        task.add_argument("folder", metavar="DIR", help=folder_help)
+        task.add_argument("folder", metavar="DIR", type=lambda text: Path(text).expanduser(), help=folder)
         return task
 
-    def add_count(task: argparse.ArgumentParser, flag: str, default: int | None, help_: str) -> None:
-        task.add_argument(flag, type=read_count, default=default, metavar="N", help=help_)
+    def add_count(task: argparse.ArgumentParser, flag: str, help_: str, default: int | None = None) -> None:
+        shown = f"{help_} (default {default})" if default else help_
+        task.add_argument(flag, type=read_count, default=default, metavar="N", help=shown)
 
     text = "make keys, certificates, settings, services, nginx.conf and runbooks for a new federation"
-    task = add_task("init", text, "a folder that does not exist yet")
-    add_count(task, "--nodes", None, "number of nodes (default: the number of names, or 3)")
+    task = add_task("init", "a folder that does not exist yet", text)
+    add_count(task, "--nodes", "number of nodes (default: the number of names, or 3)")
     task.add_argument("--names", metavar="A,B,…", help="names of the nodes (default hospital-1, hospital-2, …)")
-    task.add_argument("--host", default="127.0.0.1", help="where nodes reach the server (default: this machine)")
-    add_count(task, "--port", None, "the server's port for nodes (default 443, the nginx proxy; without --host 8000)")
-    add_count(task, "--link-port", None, "the SuperLink's loopback port (default 8000; without --host as --port)")
-    add_count(task, "--days", 730, "validity of the server's certificate in days (default 730)")
+    task.add_argument("--host", default=HERE, help="where nodes reach the server (default: this machine)")
+    add_count(task, "--port", "the server's port for nodes (default 443, the nginx proxy; without --host 8000)")
+    add_count(task, "--link-port", "the SuperLink's loopback port (default 8000; without --host as --port)")
+    add_count(task, "--days", "validity of the server's certificate in days", 730)
     text = "let nodes accept every run without an approval; this is the default without --host"
     task.add_argument("--rehearsal", action="store_true", help=text)
 
-    task = add_task("partition", "partition a run's data set among the nodes of this machine, for a rehearsal", WHOLE)
+    task = add_task("partition", WHOLE, "partition a run's data set among the nodes of this machine, for a rehearsal")
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
     task.add_argument("--data", dest="images", default="", metavar="PATH", help="the data set (default: the run's)")
 
-    text = "start server, nodes and a run on this machine, show the run, and stop all when it ends"
-    task = add_task("up", text, WHOLE)
+    task = add_task(
+        "up", WHOLE, "start server, nodes and a run on this machine, show the run, and stop all when it ends"
+    )
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
 
-    add_task("server", "start the server and keep it running until Ctrl-C", SERVER)
+    add_task("server", SERVER, "start the server and keep it running until Ctrl-C")
 
     text = "check this node's data, versions, key and server, then take part until Ctrl-C"
-    task = add_task("node", text, "the node's folder")
+    task = add_task("node", "the node's folder", text)
     text = "the node's images (default: data in node.toml)"
     task.add_argument("--data", dest="images", default="", metavar="PATH", help=text)
 
-    task = add_task("approve", "show the runs that wait for this site's approval, or approve one", "the node's folder")
-    task.add_argument(
-        "digest", nargs="?", metavar="DIGEST", help="as shown with a request (default: show all requests)"
-    )
+    task = add_task("approve", "the node's folder", "show the runs that wait for this site's approval, or approve one")
+    text = "as shown with a request (default: show all requests)"
+    task.add_argument("digest", nargs="?", metavar="DIGEST", help=text)
     task.add_argument("--withdraw", action="store_true", help="withdraw the approval: the next request is refused")
 
-    task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
+    task = add_task("run", SERVER, "start or continue a run at the server, and show it; Ctrl-C does not stop the run")
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
     task.add_argument("--detach", action="store_true", help="return as soon as the run has started")
 
-    task = add_task("status", "show the processes and the state of the run", ANY)
+    task = add_task("status", ANY, "show the processes and the state of the run")
     text = "serve the state as a web page (default port 8080)"
     formats = task.add_mutually_exclusive_group()
     formats.add_argument("--page", nargs="?", const=8080, type=read_count, metavar="PORT", help=text)
     add_json(formats)
-    task.add_argument("--address", default="127.0.0.1", help="where to serve the page (default: this machine only)")
+    task.add_argument("--address", default=HERE, help="where to serve the page (default: this machine only)")
 
-    task = add_task("stop", "end all processes of a folder, or only the run", ANY)
+    task = add_task("stop", ANY, "end all processes of a folder, or only the run")
     task.add_argument("--run", action="store_true", help="end only the run; server and nodes continue")
 
-    task = add_task("audit", "check that no line of an audit was changed, and show it", ANY)
-    add_count(task, "--lines", 10, "the last N lines of each audit (default 10)")
+    task = add_task("audit", ANY, "check that no line of an audit was changed, and show it")
+    add_count(task, "--lines", "the last N lines of each audit", 10)
 
-    task = add_task("add", "make one more node: its folder, and its key at the server", WITH_AUTHORITY)
-    task.add_argument("name", metavar="NAME", help="the node's name")
+    for task in (
+        add_task("add", WITH_AUTHORITY, "make one more node: its folder, and its key at the server"),
+        add_task("rekey", WITH_AUTHORITY, "make a new key for a node; a restarted server refuses the old one"),
+    ):
+        task.add_argument("name", metavar="NAME", help="the node's name")
 
-    task = add_task("rekey", "make a new key for a node; a restarted server refuses the old one", WITH_AUTHORITY)
-    task.add_argument("name", metavar="NAME", help="the node's name")
-
-    task = add_task("renew", "make a new certificate for the server; nodes need no change", WITH_AUTHORITY)
-    add_count(task, "--days", 730, "validity of the certificate in days (default 730)")
+    task = add_task("renew", WITH_AUTHORITY, "make a new certificate for the server; nodes need no change")
+    add_count(task, "--days", "validity of the certificate in days", 730)
 
 
 def read_count(text: str) -> int:
@@ -126,19 +128,19 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.flower import check_flower
 
     check_flower()
-    args.folder = Path(args.folder).expanduser()
-    if args.task in ("partition", "up", "add", "rekey", "renew") and kind_of(args.folder) != "federation":
-        whole = f"Give the folder of the whole federation, with {FILES['federation']} in it."
-        raise FedBMError(f"{args.folder} is the folder of one role. {whole}")
     before = os.umask(0o077)  # no other account reads what this writes and starts: images, models, messages, logs
     try:
         TASKS[args.task](args, console)
+    except KeyboardInterrupt:
+        if args.task not in UNTIL_STOPPED:
+            raise
+        console.print("stopped")
     finally:
         os.umask(before)
 
 
 def init(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.federation_folders import create, is_here
+    from fedbm.federation.deploy.federation_folders import create
 
     names = args.names.split(",") if args.names else ()
     made = create(args.folder, args.nodes, names, args.host, args.port, args.link_port, args.days, args.rehearsal)
@@ -146,7 +148,7 @@ def init(args: argparse.Namespace, console: Console) -> None:
     console.print(f"server:    {made[0]} (RUNBOOK.md in it explains how to run it)")
     for site in made[1:]:
         console.print(f"node:      {site} (hand over the whole folder; its node.key is secret)")
-    if is_here(args.host):
+    if args.host == HERE:
         place = shlex.quote(str(args.folder))
         console.print(f"to rehearse on this machine: fedbm federation partition {place} && fedbm federation up {place}")
 
@@ -154,47 +156,42 @@ def init(args: argparse.Namespace, console: Console) -> None:
 def partition(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.run_control import give_shares
 
-    for name, training in give_shares(args.folder, run_file(args, args.folder / "server"), args.images):
-        console.print(f"{name}: {training:,} training images in {args.folder / name / 'data'}")
+    whole = whole_folder(args.folder)
+    for name, training in give_shares(whole, run_file(args, whole / "server"), args.images):
+        console.print(f"{name}: {training:,} training images in {whole / name / 'data'}")
 
 
 def add(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.federation_folders import add as add_node
+    from fedbm.federation.deploy import federation_folders
 
-    console.print(f"node: {add_node(args.folder, args.name)} (hand over the whole folder; its node.key is secret)")
+    site = federation_folders.add(whole_folder(args.folder), args.name)
+    console.print(f"node: {site} (hand over the whole folder; its node.key is secret)")
     console.print("Restart the server to admit it. For runs that must wait for it, raise nodes in [federation].")
 
 
 def rekey(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.federation_folders import rekey as make_key
+    from fedbm.federation.deploy import federation_folders
 
-    site = make_key(args.folder, args.name)
+    site = federation_folders.rekey(whole_folder(args.folder), args.name)
     console.print(f"made: {site / 'node.key'} and node.pub; restart the server, and hand both to {args.name}")
 
 
 def renew(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.federation_folders import renew as make_certificate
+    from fedbm.federation.deploy import federation_folders
 
-    end = make_certificate(args.folder, args.days)
+    end = federation_folders.renew(whole_folder(args.folder), args.days)
     console.print(f"made: {args.folder / 'server' / 'server.pem'}, valid until {end}; restart the server and nginx")
 
 
 def up(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import StatusLog
-    from fedbm.federation.deploy.flower import end_run
     from fedbm.federation.deploy.roles import run_all, watch
     from fedbm.federation.deploy.run_control import Follower, start_run
 
-    home = args.folder / "server"
+    home = whole_folder(args.folder) / "server"
     with run_all(args.folder, console.print) as children:
-        run = start_run(home, run_file(args, home))
-        try:
-            follower = Follower(home, run, StatusLog(console))
-            watch(children, console.print, follower)
-        except BaseException:  # no node may continue to work on this run
-            with suppress(FedBMError):
-                end_run(home, run)
-            raise
+        follower = Follower(home, start_run(home, run_file(args, home)), StatusLog(console))
+        watch(children, console.print, follower)
         follower.check_completed()
     print_result(home, console)
 
@@ -211,40 +208,41 @@ def server(args: argparse.Namespace, console: Console) -> None:
             log(read_status(folder))
         return True
 
-    until_stopped(lambda: run_server(folder, console.print, tick), console)
+    run_server(folder, console.print, tick)
 
 
 def node(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.roles import run_node
 
-    folder = node_folder(args.folder)
-    until_stopped(lambda: run_node(folder, args.images, console.print, lambda: True), console)
+    run_node(node_folder(args.folder), args.images, console.print, lambda: True)
 
 
 def approve(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.node import policy_checks
 
-    state, length = node_folder(args.folder) / "state", policy_checks.DIGEST_LENGTH
+    state = node_folder(args.folder) / "state"
     if args.digest:
         request = policy_checks.approve(state, args.digest, args.withdraw)
-        action = "withdrawn" if args.withdraw else "approved"
-        before = "" if request.approved == args.withdraw else " before"
-        console.print(f"{action}{before}: {request.text}", soft_wrap=True)
+        console.print(f"{'withdrawn' if args.withdraw else 'approved'}: {request.text}", soft_wrap=True)
         return
     if args.withdraw:
         raise FedBMError("--withdraw needs a digest: fedbm federation approve DIR DIGEST --withdraw")
-    requests = policy_checks.list_requests(state)
-    for request in requests:
-        digest = request.digest[:length]
-        console.print(f"{'approved' if request.approved else 'waiting'} {digest}: {request.text}", soft_wrap=True)
-    if not all(request.approved for request in requests):
-        console.print(f"To approve one: fedbm federation approve {args.folder} DIGEST", soft_wrap=True)
-    if not requests:
-        console.print("No run has asked for an approval. A run asks within half a minute after its start.")
+    for request in policy_checks.list_requests(state):
+        state_word, digest = (
+            "approved" if request.approved else "waiting",
+            request.digest[: policy_checks.DIGEST_LENGTH],
+        )
+        console.print(f"{state_word} {digest}: {request.text}", soft_wrap=True)
+    console.print(
+        f"To approve a waiting run: fedbm federation approve {args.folder} DIGEST. "
+        "A run asks within half a minute after its start.",
+        soft_wrap=True,
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import StatusLog
+    from fedbm.federation.deploy.roles import watch
     from fedbm.federation.deploy.run_control import Follower, start_run
 
     home = server_folder(args.folder)
@@ -254,8 +252,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         return
     try:
         follower = Follower(home, started, StatusLog(console))
-        while follower():
-            time.sleep(0.5)
+        watch([], console.print, follower)
     except KeyboardInterrupt:
         console.print(f"\nThe run continues. 'fedbm federation stop {args.folder} --run' ends it.")
         return
@@ -266,14 +263,13 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import draw_status
     from fedbm.federation.deploy.flower import SERVER_APP
-    from fedbm.federation.deploy.settings_files import read_refusal
     from fedbm.federation.deploy.supervisor import running
     from fedbm.federation.server.run_status import read_status
 
     if args.page:
         serve_page(args, console)
         return
-    sites = []
+    sites, found, remark = [], None, ""
     for folder in all_folders(args.folder):
         processes, why = running(folder), read_refusal(folder / "state")
         sites.append({"name": folder.name, "path": str(folder), "processes": processes, "refused": why or None})
@@ -281,8 +277,7 @@ def status(args: argparse.Namespace, console: Console) -> None:
         console.print(f"{folder.name}: {words or 'nothing runs'}")
         if why:
             console.print(f"{folder.name}: not admitted: {why}")
-    found, remark = None, ""
-    if kind_of(args.folder) != "node":
+    if not (args.folder / "node.toml").is_file():
         home = server_folder(args.folder)
         found = read_status(home)
         remark = found.remark(SERVER_APP in running(home)) if found else ""
@@ -302,24 +297,22 @@ def serve_page(args: argparse.Namespace, console: Console) -> None:
     console.print(f"page: http://{host}:{page.server_address[1]}/ (Ctrl-C ends it)")
     if not is_loopback(args.address):
         console.print("warning: everyone who can reach this address can read the page; it has no password")
-    until_stopped(page.serve_forever, console)
+    page.serve_forever()
 
 
 def stop(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.flower import active_runs, end_run
-    from fedbm.federation.deploy.supervisor import check_up, end_all
+    from fedbm.federation.deploy.flower import end_active_runs
+    from fedbm.federation.deploy.supervisor import check_up, end_all, running
 
     if args.run:
         home = server_folder(args.folder)
         check_up(home)
-        active = active_runs(home)
-        for run_id in active:
-            end_run(home, run_id)
-        console.print("The run is ended. 'fedbm federation run' continues it." if active else "No run is active.")
+        console.print(f"runs ended: {end_active_runs(home)}. 'fedbm federation run' continues a run.")
         return
     for folder in all_folders(args.folder):
-        ended = end_all(folder)
-        console.print(f"{folder.name}: {ended} processes ended" if ended else f"{folder.name}: nothing ran")
+        processes = running(folder)
+        end_all(folder)
+        console.print(f"{folder.name}: processes ended: {', '.join(processes) or 'none'}")
 
 
 def audit(args: argparse.Namespace, console: Console) -> None:
@@ -334,14 +327,6 @@ def audit(args: argparse.Namespace, console: Console) -> None:
             console.print(line, soft_wrap=True)
     if not existing:
         console.print("no audit yet")
-
-
-def until_stopped(work: Callable[[], None], console: Console) -> None:
-    """Call *work*; Ctrl-C and SIGTERM end it without an error."""
-    try:
-        work()
-    except KeyboardInterrupt:
-        console.print("stopped")
 
 
 def print_result(home: Path, console: Console) -> None:

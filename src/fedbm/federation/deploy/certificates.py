@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -32,43 +33,44 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedbm.errors import FedBMError
 from fedbm.utils.io import atomic_write, write_text
 
+T = TypeVar("T")
+
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 730
 WARN_DAYS = 30  # a certificate that ends sooner causes a warning
 CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
-def make_authority(folder: Path, name: str, now: datetime | None = None) -> None:
+def make_authority(folder: Path, name: str) -> None:
     """Write ca.key and ca.crt: an authority that can sign servers, but no further authority."""
     key = _make_key(folder / "ca.key", PrivateFormat.PKCS8)
     subject = _common_name(f"{name} federation authority")
-    builder = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, now, is_authority=True)
-    certificate = builder.sign(key, hashes.SHA384())
-    write_text(folder / "ca.crt", certificate.public_bytes(Encoding.PEM).decode())
-
-
-def make_server(
-    authority: Path, folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS, now: datetime | None = None
-) -> None:
-    """Write server.key and server.pem, valid for these names and addresses and signed with *authority*'s ca.key."""
-    path = authority / "ca.key"
-    check_private(path)
-    issuer = read_certificate(authority / "ca.crt")
-    try:
-        signer = load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
-        raise FedBMError(f"cannot read the authority's key {path}: {error}") from error
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    key = _make_key(folder / "server.key", PrivateFormat.PKCS8)
-    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    certificate = (
-        _builder(_common_name(hosts[0]), issuer.subject, key.public_key(), days, now, is_authority=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_alternative_name(host) for host in hosts]), critical=False)
-        .add_extension(issuer_id, critical=False)
-        .sign(signer, hashes.SHA384())
+    usage = x509.KeyUsage(
+        key_cert_sign=True,
+        crl_sign=True,
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
     )
-    write_text(folder / "server.pem", certificate.public_bytes(Encoding.PEM).decode())
+    critical = [x509.BasicConstraints(ca=True, path_length=0), usage]
+    _sign(folder / "ca.crt", key, subject, subject, key.public_key(), AUTHORITY_DAYS, critical)
+
+
+def make_server(authority: Path, folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS) -> None:
+    """Write server.key and server.pem, valid for these names and addresses and signed with *authority*'s ca.key."""
+    issuer, signer = read_certificate(authority / "ca.crt").subject, _load_pem(authority / "ca.key")
+    key = _make_key(folder / "server.key", PrivateFormat.PKCS8)
+    others = [
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName([_alternative_name(host) for host in hosts]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+    ]
+    critical = [x509.BasicConstraints(ca=False, path_length=None)]
+    _sign(folder / "server.pem", signer, issuer, _common_name(hosts[0]), key.public_key(), days, critical, others)
 
 
 def make_node(folder: Path, name: str) -> None:
@@ -78,64 +80,52 @@ def make_node(folder: Path, name: str) -> None:
     write_text(folder / "node.pub", f"{public.decode()} {name}\n")
 
 
-def check_certificate(path: Path, now: datetime | None = None) -> datetime:
-    """Return when the certificate ends, in UTC; raise FedBMError if it is not valid *now*."""
-    certificate, now = read_certificate(path), now or datetime.now(UTC)
+def describe_validity(path: Path) -> str:
+    """Return when a certificate ends, with a warning in its last days; raise FedBMError if it is not valid now."""
+    certificate, now = read_certificate(path), datetime.now(UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now < start - CLOCK_TOLERANCE:
-        raise FedBMError(f"{path} is valid only from {format_time(start)}; check this machine's clock")
-    if now > end:
-        raise FedBMError(f"{path} ended on {format_time(end)}; the operator renews it with 'fedbm federation renew'")
-    return end
+    if not start - CLOCK_TOLERANCE <= now <= end:
+        period = f"from {format_time(start)} to {format_time(end)}"
+        raise FedBMError(f"{path} is valid {period}; check this machine's clock, or ask the operator to renew it")
+    words = f"{path.name} is valid until {format_time(end)}"
+    return f"warning: {words}; renew it soon" if end - now < timedelta(days=WARN_DAYS) else words
 
 
-def check_signed(path: Path, authority: Path) -> None:
-    """Raise FedBMError unless *authority* signed the certificate at *path*."""
+def check_server_key(folder: Path) -> None:
+    """Raise FedBMError unless server.key belongs to server.pem, and ca.crt signed it."""
+    key, certificate = _load_pem(folder / "server.key"), read_certificate(folder / "server.pem")
     try:
-        read_certificate(path).verify_directly_issued_by(read_certificate(authority))
-    except Exception as error:
-        raise FedBMError(f"{path} was not signed by {authority}; they belong to two federations") from error
+        certificate.verify_directly_issued_by(read_certificate(folder / "ca.crt"))
+        belongs = certificate.public_key() == key.public_key()
+    except (ValueError, TypeError, InvalidSignature):
+        belongs = False
+    if not belongs:
+        files = f"server.key, server.pem and ca.crt in {folder}"
+        raise FedBMError(f"{files} do not belong together; after 'fedbm federation renew', copy key and certificate")
 
 
-def check_node_key(private: Path, public: Path) -> None:
-    """Raise FedBMError unless *private* is a P-384 key that only its owner can read, and *public* its public half."""
-    check_private(private)
-    try:
-        key = load_ssh_private_key(private.read_bytes(), None).public_key()
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
-        raise FedBMError(f"cannot read the key {private}: {error}") from error
-    if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() != read_public_key(public):
-        raise FedBMError(f"{public} is not the public half of {private.name}; they belong to two nodes")
+def check_node_key(folder: Path) -> None:
+    """Raise FedBMError unless node.key is a P-384 key that only its owner can read, and node.pub its public half."""
+    key = _load(folder / "node.key", lambda content: load_ssh_private_key(content, None)).public_key()
+    if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() != read_public_key(folder / "node.pub"):
+        raise FedBMError(f"node.key and node.pub in {folder} do not belong together")
 
 
 def read_public_key(path: Path) -> str:
     """Return a node's public key in OpenSSH's format, without its comment; raise FedBMError if it is not P-384."""
-    try:
-        content = path.read_bytes()
-        key = load_ssh_public_key(content)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise FedBMError(f"cannot read {path}, the public key of a node: {error}; copy its node.pub again") from error
+    key = _load(path, load_ssh_public_key, private=False)
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         raise FedBMError(f"{path} is not a key on the curve P-384; make one with ssh-keygen -t ecdsa -b 384")
-    return b" ".join(content.split()[:2]).decode()  # a comment may have any encoding
-
-
-def check_private(path: Path) -> None:
-    """Raise FedBMError if the file is missing or anyone but its owner can read it."""
-    try:
-        mode = path.stat().st_mode & 0o777
-    except OSError as error:
-        raise FedBMError(f"there is no key {path}; ask the operator for this folder again") from error
-    if os.name == "posix" and mode & 0o077:
-        raise FedBMError(f"others can read the private key {path} (mode {mode:o}); run: chmod 600 {path}")
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a certificate"
-        raise FedBMError(f"cannot read the certificate {path}: {why}; ask for the file again") from error
+    return _load(path, x509.load_pem_x509_certificate, private=False)
+
+
+def format_end(path: Path) -> str:
+    """Return when a certificate ends."""
+    return format_time(read_certificate(path).not_valid_after_utc)
 
 
 def format_time(moment: datetime) -> str:
@@ -150,44 +140,46 @@ def write_private(path: Path, content: bytes) -> None:
             stream.write(content)
 
 
+def _load_pem(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = _load(path, lambda content: load_pem_private_key(content, None))
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def _load(path: Path, load: Callable[[bytes], T], private: bool = True) -> T:
+    """Return the key or certificate in a file; raise FedBMError if it cannot be read, or a private key by others."""
+    try:
+        mode = path.stat().st_mode & 0o777
+        if private and os.name == "posix" and mode & 0o077:
+            raise FedBMError(f"others can read the private key {path} (mode {mode:o}); run: chmod 600 {path}")
+        return load(path.read_bytes())
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
+        raise FedBMError(f"cannot read {path}: {error}; ask the operator for the file again") from error
+
+
 def _make_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(path, key.private_bytes(Encoding.PEM, form, NoEncryption()))
     return key
 
 
-def _builder(
-    subject: x509.Name,
+def _sign(
+    path: Path,
+    signer: ec.EllipticCurvePrivateKey,
     issuer: x509.Name,
+    subject: x509.Name,
     key: ec.EllipticCurvePublicKey,
     days: int,
-    now: datetime | None,
-    is_authority: bool,
-) -> x509.CertificateBuilder:
-    start = now or datetime.now(UTC)
-    usage = x509.KeyUsage(
-        digital_signature=not is_authority,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start - CLOCK_TOLERANCE)
-        .not_valid_after(start + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
-        .add_extension(usage, critical=True)
-    )
+    critical: Sequence[x509.ExtensionType],
+    others: Sequence[x509.ExtensionType] = (),
+) -> None:
+    """Write a certificate of *key* with these extensions."""
+    start = datetime.now(UTC)
+    first, last = start - CLOCK_TOLERANCE, start + timedelta(days=days)
+    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number(), first, last)
+    for extension in (*critical, *others, x509.SubjectKeyIdentifier.from_public_key(key)):
+        builder = builder.add_extension(extension, critical=extension in critical)
+    write_text(path, builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM).decode())
 
 
 def _common_name(name: str) -> x509.Name:

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import io
 import json
-import secrets
 import ssl
-import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Mapping
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.certificates import write_private
-from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings
-from fedbm.federation.deploy.supervisor import Child, environment
-from fedbm.utils.io import write_text
+from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_settings
+from fedbm.federation.deploy.supervisor import Child
 from fedbm.version import __version__
 
-ADMITTED = "SuperNode ID:"  # a SuperNode logs this when the server has admitted it
-WORKER_READY = "worker ready"  # a worker logs this when it is loaded
-LINK = "site"  # name of the server's connection in Flower's own configuration
-OLDEST, NEWEST = (1, 41), (1, 43)  # supported releases of flwr: from, and below
-HEALTH_SECONDS = 2.0
-SECRET = "flower/superexec.secret"  # in a role's folder; made again at each start
+ADMITTED = "the server has admitted this node"  # a worker prints this
+SIGNED_OFF = "the worker was stopped"  # and this, if a signal ends it
+SUPPORTED = ">=1.41,<1.43"  # releases of flwr
+TIMEOUT_S = 20.0
+ASK_ERRORS = (OSError, http.client.HTTPException, ValueError, OverflowError)  # the last two: an odd address
+SECRET = "flower/superexec.secret"  # in the server's folder; made again at each start
 SERVER_APP = "flwr-serverapp"  # role of a server app
 MAX_APP_BYTES = 10_000
-FINISHED = {"finished:completed", "finished:failed", "finished:stopped"}
 
-# The folder that `flwr run` sends contains no code, only names. So a node runs the package that its own site installed.
+# The app that a run sends contains no code, only names. So a node runs the package that its own site installed.
 APP = f"""\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
 [project]
 name = "fedbm-app"
 version = "{__version__}"
@@ -65,9 +59,8 @@ def check_flower() -> str:
         found = version("flwr")
     except PackageNotFoundError as error:
         raise FedBMError('Flower is not installed: pip install "fedbm[flower]"') from error
-    if not OLDEST <= tuple(int(part) for part in found.split(".")[:2]) < NEWEST:
-        wanted = f">={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1]}"
-        raise FedBMError(f"flwr {found} is installed, but this version of fedbm needs flwr{wanted}")
+    if found not in SpecifierSet(SUPPORTED, prereleases=True):
+        raise FedBMError(f"flwr {found} is installed, but this version of fedbm needs flwr{SUPPORTED}")
     return found
 
 
@@ -92,18 +85,16 @@ def is_own_app(bundle: bytes) -> bool:
         return False
 
 
-def make_secret(folder: Path) -> None:
-    """Make a new secret, without which no other program of this machine can acquire tasks of this role."""
-    (folder / SECRET).unlink(missing_ok=True)
-    write_private(folder / SECRET, secrets.token_bytes(32))
+def ask(address: str, authority: Path, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Send a request over TLS to host:port, through no proxy, and return status and content of the answer.
 
-
-def connect(host: str, port: int, authority: Path | None, timeout: float) -> http.client.HTTPConnection:
-    """Return a connection over TLS to a server with a certificate of *authority*, or without TLS if it is None."""
-    if authority is None:
-        return http.client.HTTPConnection(host, port, timeout=timeout)
+    Raise one of ASK_ERRORS if no server with a certificate of *authority* answers.
+    """
     context = ssl.create_default_context(cafile=str(authority))
-    return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    with closing(http.client.HTTPSConnection(address, timeout=TIMEOUT_S, context=context)) as connection:
+        connection.request(method, path, body, {"Content-Type": "application/protobuf"} if body is not None else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def superlink(folder: Path, server: ServerSettings) -> Child:
@@ -122,103 +113,87 @@ def superexec(folder: Path, server: ServerSettings) -> Child:
     return Child("superexec", command, folder)
 
 
-def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Child:
-    """Return a node's SuperNode, which connects to the server and keeps its messages for the worker."""
+def worker(folder: Path, node: NodeSettings, data: str, address: str) -> Child:
+    """Return a node's worker, which connects to the server and answers its messages."""
     home = folder.resolve()
     config = {"client": node.client, "name": node.name, "data": data, "folder": str(home), "state": str(home / "state")}
-    config |= {"device": node.device, "threads": node.threads}
-    config |= {"size": node.size or 0, "channels": node.channels or 0}
-    command = [*module("node.supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
-    command += ["--auth-supernode-private-key", "node.key", "--port", str(node.runtime_port)]
-    command += ["--node-config", to_pairs(config), "--isolation", "process", "--superexec-auth-secret-file", SECRET]
-
-    def is_ready(child: Child) -> bool:
-        """Return whether the server has admitted the node, which answers /health even before that."""
-        return ADMITTED in child.output() and is_healthy(node.runtime_port)
-
-    return Child("supernode", command, folder, is_ready)
+    config |= {"device": node.device, "threads": node.threads, "size": node.size or 0, "channels": node.channels or 0}
+    command = [*module("node.worker"), address, json.dumps(config)]
+    return Child("worker", command, folder, lambda child: ADMITTED in child.output())
 
 
-def worker(folder: Path, node: NodeSettings) -> Child:
-    """Return a node's worker, which answers the messages that the SuperNode keeps."""
-    command = [*module("node.worker"), f"127.0.0.1:{node.runtime_port}", SECRET]
-    return Child("worker", command, folder, lambda child: WORKER_READY in child.output())
-
-
-def is_healthy(port: int, authority: Path | None = None) -> bool:
-    """Return whether a Flower program answers GET /health on this loopback port, over TLS if *authority* is given."""
-    connection = connect("127.0.0.1", port, authority, HEALTH_SECONDS)
+def is_healthy(port: int, authority: Path) -> bool:
+    """Return whether a Flower program with a certificate of *authority* answers GET /health on this loopback port."""
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
+        return ask(f"127.0.0.1:{port}", authority, "GET", "/health")[0] == http.client.OK
+    except ASK_ERRORS:
         return False
-    finally:
-        connection.close()
-
-
-def to_pairs(values: Mapping[str, Any]) -> str:
-    """Return the key=value words that Flower reads; each value is a TOML literal."""
-    return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
 
 
 def explain_exit(output: str) -> str | None:
-    """Return why a SuperNode ended, from its output, or None if the output does not show it."""
+    """Return why a worker ended, from its output, or None if the output does not show it."""
     if "code: 2004" in output or "code: 2001" in output or "Invalid SuperNode authentication" in output:
-        return (
-            "was refused by the server: this node's key is not registered there, or the same key is connected already "
-            "(the server notices a lost node after a minute; then run the same command again)"
-        )
-    if "terminated gracefully" in output and ADMITTED not in output:  # what it logs on HTTP 401
-        return (
-            "ended by itself: the server did not accept its signature, most likely because this machine's clock is "
-            "more than 5 s ahead of the server's or 300 s behind; set both clocks by NTP (timedatectl set-ntp true)"
-        )
+        return "was refused by the server: its key is not registered, or still connected (a lost node, for a minute)"
+    if SIGNED_OFF in output and ADMITTED not in output:  # Flower stops the process on HTTP 401
+        return "ended: the server did not accept its signature; set both clocks by NTP (timedatectl set-ntp true)"
     return None
 
 
-def write_connection(folder: Path, server: ServerSettings) -> None:
-    """Write the address of this server for Flower's commands, into the FLWR_HOME of the server's folder."""
-    authority = json.dumps(str(folder.resolve() / "ca.crt"))
-    write_text(
-        folder / "flower" / "config.toml",
-        f'[superlink]\ndefault = "{LINK}"\n\n'
-        f'[superlink.{LINK}]\naddress = "127.0.0.1:{server.link_port}"\nroot-certificates = {authority}\n',
-    )
+def call_control(folder: Path, task: str, **fields: Any) -> Any:
+    """Call the control interface of the server in *folder* with these *fields*, and return its protobuf answer.
 
+    Raise FedBMError if the SuperLink refuses or does not answer.
+    """
+    from flwr.proto import control_pb2
 
-def call_flwr(folder: Path, *words: str) -> dict[str, Any]:
-    """Run `flwr …` and return its JSON answer; raise FedBMError if the SuperLink refuses or does not answer."""
-    done = subprocess.run(
-        [tool("flwr"), *words, "--format", "json"],
-        capture_output=True,
-        text=True,
-        env=environment(folder),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    name = task.title().replace("-", "")
+    request = getattr(control_pb2, f"{name}Request")(**fields)
+    address = f"127.0.0.1:{read_settings(folder, ServerSettings).link_port}"
     try:
-        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.find("{") :])
-    except ValueError:
-        answer = {"error-message": done.stderr.strip() or done.stdout}
-    if not answer.get("success"):
-        reason = str(answer.get("error-message", "")).strip().splitlines() or ["no reason given"]
-        raise FedBMError(f"'flwr {words[0]}' failed: {reason[-1]}")
-    return answer
+        status, content = ask(address, folder / "ca.crt", "POST", f"/v1/control/{task}", request.SerializeToString())
+    except ASK_ERRORS as error:
+        raise FedBMError(f"the SuperLink did not answer {task}: {error}") from error
+    if status != http.client.OK:
+        raise FedBMError(f"the SuperLink refused {task}: it answered {status}")
+    return getattr(control_pb2, f"{name}Response").FromString(content)
 
 
-def active_runs(folder: Path) -> list[str]:
+def start_run(folder: Path, config: dict[str, Any]) -> int:
+    """Start this package's app with these values, and return the run's Flower id."""
+    from flwr.cli.build import build_fab_from_files
+    from flwr.common.serde import user_config_to_proto
+    from flwr.proto.fab_pb2 import Fab
+
+    bundle, _ = build_fab_from_files({"pyproject.toml": APP.encode()})
+    app = Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle)
+    return int(call_control(folder, "start-run", fab=app, override_config=user_config_to_proto(config)).run_id)
+
+
+def list_runs(folder: Path) -> dict[int, Any]:
+    """Return Flower id → protobuf status of the latest runs."""
+    return {number: run.status for number, run in call_control(folder, "list-runs").run_dict.items()}
+
+
+def active_runs(folder: Path) -> list[int]:
     """Return the Flower ids of the runs that have not finished."""
-    return [str(run["run-id"]) for run in call_flwr(folder, "ls", LINK)["runs"] if run["status"] not in FINISHED]
+    return [run for run, status in list_runs(folder).items() if status.status != "finished"]
 
 
-def run_state(folder: Path, run: str) -> tuple[str, str]:
-    """Return the status of one run, and its details."""
-    known = (item for item in call_flwr(folder, "ls", LINK)["runs"] if item["run-id"] == run)
-    found = next(known, {"status": "unknown", "status-details": ""})
-    return str(found["status"]), str(found["status-details"])
+def end_active_runs(folder: Path) -> int:
+    """End the runs that have not finished, and return their number."""
+    active = active_runs(folder)
+    for run in active:
+        call_control(folder, "stop-run", run_id=run)
+    return len(active)
 
 
-def end_run(folder: Path, run: str) -> None:
-    call_flwr(folder, "stop", run, LINK)
+def shorten_object_waits(longest: float) -> None:
+    """Let this process try again after 0.1 s, not 1 s, when an object of a message has not arrived yet.
+
+    It waits *longest* seconds for all objects of a message, not two hours as in Flower.
+    """
+    from flwr.supercore.inflatable import inflatable_utils
+
+    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        defaults: dict[str, Any] = function.__kwdefaults__  # type: ignore[assignment]
+        defaults |= {"initial_backoff": 0.1, "max_time": longest}

@@ -5,9 +5,10 @@ However this process ends, everything that it started ends too; see supervisor.p
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
+from fedbm.federation.deploy.certificates import write_private
 from fedbm.federation.deploy.preflight import check_data, check_node_folder, check_server, check_server_folder
 from fedbm.federation.deploy.registration import register
 from fedbm.federation.deploy.settings_files import (
@@ -24,7 +26,7 @@ from fedbm.federation.deploy.settings_files import (
     read_refusal,
     read_settings,
 )
-from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
+from fedbm.federation.deploy.supervisor import Child, supervise, wait_until_ready
 
 Report = Callable[[str], None]
 Tick = Callable[[], bool]  # called twice a second; False ends the work
@@ -47,14 +49,11 @@ def run_server(folder: Path, report: Report, tick: Tick) -> None:
 def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
     """Check a node and connect it."""
     settings = read_settings(folder, NodeSettings)
-    for line in check_node_folder(folder):
+    worker, lines = check_node(folder, settings, settings.server, data)
+    for line in (*lines, check_server(settings, folder / "ca.crt")):
         report(line)
-    images = settings.images(folder, data)
-    report(check_data(settings, images))
-    report(check_server(settings, folder / "ca.crt"))
     with supervise([folder]) as children:
-        start_node(folder, settings, images, settings.server, children)
-        wait_for_admission(children)
+        start_nodes([worker], children)
         report(f"ready: the server accepts the key of {settings.name} (client {settings.client}); waiting for a run")
         watch(children, report, tick)
 
@@ -65,19 +64,23 @@ def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
     home = folder / "server"
     settings = read_settings(home, ServerSettings)
     sites = [folder / name for name in settings.names]
-    nodes = share_threads([read_settings(site, NodeSettings) for site in sites])
-    images = []
-    for site, node in zip(sites, nodes, strict=True):
-        check_node_folder(site)
-        images.append(node.images(site))
-        report(f"{node.name}: {check_data(node, images[-1])}")
+    workers = []
+    for site, node in zip(sites, share_threads([read_settings(site, NodeSettings) for site in sites]), strict=True):
+        worker, lines = check_node(site, node, f"127.0.0.1:{settings.link_port}")
+        workers.append(worker)
+        report(f"{node.name}: {lines[-1]}")
     with supervise([home, *sites]) as children:
         start_server(home, settings, children, report)
-        for site, node, data in zip(sites, nodes, images, strict=True):
-            start_node(site, node, data, f"127.0.0.1:{settings.link_port}", children)
-        wait_for_admission(children)
-        report(f"ready: {len(nodes)} nodes are connected")
+        start_nodes(workers, children)
+        report(f"ready: {len(workers)} nodes are connected")
         yield children
+
+
+def check_node(folder: Path, settings: NodeSettings, address: str, data: str = "") -> tuple[Child, list[str]]:
+    """Check a node, and return its worker, which is not started yet, and lines that describe the node."""
+    lines = check_node_folder(folder, settings)
+    images = settings.images(folder, data)
+    return flower.worker(folder, settings, images, address), [*lines, check_data(settings, images)]
 
 
 def share_threads(nodes: Sequence[NodeSettings]) -> list[NodeSettings]:
@@ -89,46 +92,32 @@ def share_threads(nodes: Sequence[NodeSettings]) -> list[NodeSettings]:
 def start_server(folder: Path, settings: ServerSettings, children: list[Child], report: Report) -> None:
     for line in check_server_folder(folder):
         report(line)
-    check_free(settings.link_port, "the SuperLink")
-    flower.make_secret(folder)
+    write_private(folder / flower.SECRET, secrets.token_bytes(32))
     for child in (flower.superlink(folder, settings), flower.superexec(folder, settings)):
-        children.append(child)
-        child.start()
+        child.start(children)
         wait_until_ready(child, START_SECONDS)
-    flower.write_connection(folder, settings)
     register(folder, settings)
-    for run in flower.active_runs(folder):  # its server app is gone
-        with suppress(FedBMError):
-            flower.end_run(folder, run)
+    flower.end_active_runs(folder)  # their server app is gone
 
 
-def start_node(folder: Path, settings: NodeSettings, images: str, address: str, children: list[Child]) -> None:
-    check_free(settings.runtime_port, f"the node {settings.name}")
-    clear_refusal(folder / "state")
-    flower.make_secret(folder)
-    for child in (flower.supernode(folder, settings, images, address), flower.worker(folder, settings)):
-        children.append(child)
-        child.start()
-
-
-def wait_for_admission(children: Sequence[Child]) -> None:
-    """Return when the server has admitted the nodes of *children*, and their workers are loaded."""
-    for child in children:
-        if child.role in ("supernode", "worker"):
-            wait_until_ready(child, START_SECONDS, flower.explain_exit)
+def start_nodes(workers: Sequence[Child], children: list[Child]) -> None:
+    """Start all workers, and return when the server has admitted them."""
+    for worker in workers:
+        clear_refusal(worker.folder / "state")
+        worker.start(children)
+    for worker in workers:
+        wait_until_ready(worker, START_SECONDS, flower.explain_exit)
 
 
 def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
     """Report refusals until *tick* returns False; raise FedBMError if a program dies."""
-    refusals = {child.folder: "" for child in children if child.role == "supernode"}
+    refusals = {child.folder: "" for child in children if child.role == "worker"}
     while True:
         for child in children:
             if not child.alive:
-                memory = " If it shows no reason, this machine's memory is too small for the run (see dmesg)."
                 raise FedBMError(
-                    f"{child.role} of {child.folder.name} has died; its log is {child.log}."
-                    f"{memory if child.role == 'worker' else ''} "
-                    "Run the same command again; as a service it restarts by itself."
+                    f"{child.role} of {child.folder.name} has died; its log is {child.log}. If it shows no reason, "
+                    "this machine's memory is too small (dmesg). Run the command again; a service restarts by itself."
                 )
         for folder, before in refusals.items():
             if (why := read_refusal(folder / "state")) != before:

@@ -5,8 +5,8 @@
     <folder>/supervisor.pid     locked by the process that started them, and contains its id
     <folder>/logs/<role>.log    their output
 
-Flower detaches some of its processes, so neither the process group nor the parent identifies them all. The variables
-do. If a program dies, the whole role ends, and systemd or the container starts it again.
+A program starts others, such as the server app, and can detach them. The variables identify them all. If a program
+dies, the whole role ends, and systemd or the container starts it again.
 
 Without a service, kill -9 of the supervisor would leave its programs. So it also starts this module as a program, the
 watchdog, which ends them when the pipe from the supervisor closes.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -31,11 +30,7 @@ from fedbm.utils.io import cannot_write, lock_file
 
 MARK, ROLE = "FEDBM_FEDERATION", "FEDBM_ROLE"
 LOCK = "supervisor.pid"
-FLOWER_SETTINGS = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
+MAX_SHOWN = 300  # characters of a program's last output in an error
 
 
 def environment(folder: Path, role: str = "") -> dict[str, str]:
@@ -44,9 +39,10 @@ def environment(folder: Path, role: str = "") -> dict[str, str]:
     Without proxies, because Flower would send even its messages on loopback through them, and those have no TLS.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    own = {MARK: str(folder.resolve()), ROLE: role, "FLWR_HOME": str(folder.resolve() / "flower"), "PATH": tools}
-    return {**inherited, **FLOWER_SETTINGS, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    off = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    off["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
+    own = {MARK: str(folder.resolve()), ROLE: role, "FLWR_HOME": str(folder.resolve() / "flower")}
+    return {**inherited, **off, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
 @dataclass
@@ -68,22 +64,28 @@ class Child:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def start(self) -> None:
+    def start(self, children: list[Child]) -> None:
+        """Start the program and append it to *children*."""
+        children.append(self)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
-            try:
-                self.process = subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    env=environment(self.folder, self.role),
-                    cwd=self.folder,
-                    start_new_session=True,
-                )
-            except FileNotFoundError as error:
-                raise FedBMError(f'{error.filename} is missing: pip install "fedbm[flower]" here') from error
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=environment(self.folder, self.role),
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def end(self, grace: float = 8.0) -> None:
+        """Send one SIGTERM, and wait. Only this process gets it: a second one would interrupt Flower's sign-off."""
+        if self.process is not None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace)
 
     def output(self) -> str:
         """Return what it has written since its start."""
@@ -96,9 +98,9 @@ def wait_until_ready(child: Child, seconds: float, explain: Callable[[str], str 
     """Return when *child* is ready. If it dies or takes too long, raise FedBMError with *explain* of its output."""
     deadline = time.monotonic() + seconds
     while not (child.alive and child.ready(child)):
-        dead = not child.alive
-        if dead or time.monotonic() > deadline:
-            why = explain(child.output()) or ("ended at once" if dead else f"was not ready after {seconds:.0f} s")
+        if not child.alive or time.monotonic() > deadline:
+            output = child.output().strip()
+            why = explain(output) or f"did not start: {output[-MAX_SHOWN:]}"
             raise FedBMError(f"{child.role} {why}; its log is {child.log}")
         time.sleep(0.1)
 
@@ -112,8 +114,6 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     with ExitStack() as locks:
         for folder in folders:
             locks.enter_context(claim(folder))
-            for leftover in (folder / "state").glob(".*.part"):  # of a killed process
-                leftover.unlink(missing_ok=True)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # SIGHUP under nohup
         before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
@@ -130,51 +130,34 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
         finally:
             for number in before:  # a second Ctrl-C must not interrupt the clean-up
                 signal.signal(number, signal.SIG_IGN)
-            nodes = [child for child in children if child.role == "supernode"]
-            end_children(nodes)  # nodes sign off, so the SuperLink must still be running
-            end_children([child for child in children if child not in nodes])
+            for child in reversed(children):  # nodes sign off, so the SuperLink must still be running
+                child.end()
+            for folder in folders:
+                end_marked(folder)
             watchdog.communicate()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
-def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
-    """Send each child one SIGTERM, wait, then end everything with the mark of its folder.
-
-    Only the child gets the signal: a second one, from its own parent, would interrupt Flower's sign-off.
-    """
-    processes = [child.process for child in children if child.process is not None]
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(grace)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    for folder in {child.folder for child in children}:
-        end_marked(folder)
-
-
 def claim(folder: Path) -> TextIO:
-    """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use."""
-    found = dict[int, str]()
+    """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use.
+
+    Whatever a killed supervisor left running there is ended.
+    """
     try:
         stream = (folder / LOCK).open("a", encoding="utf-8")
-        while not found and not _lock(stream):  # find_supervisor() has a lock for a moment
+        while not _lock(stream):  # find_supervisor() has a lock for a moment
             if pid := find_supervisor(folder):
-                found = {pid: "its supervisor"}
-        if not found:
-            stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
-            stream.write(str(os.getpid()))
-            stream.flush()
-            found = {pid: role for pid, role in find_marked(folder).items() if role}
+                stream.close()
+                raise FedBMError(f"{folder} is in use by process {pid}; 'fedbm federation stop {folder}' ends it")
+        stream.truncate(0)  # at once, so that nobody takes the id of an earlier supervisor for this one
+        stream.write(str(os.getpid()))
+        stream.flush()
     except OSError as error:
         raise cannot_write(folder / LOCK, error) from error
-    if found:
-        stream.close()
-        [(pid, role), *_] = found.items()
-        raise FedBMError(f"{folder} is in use: {role} ({pid}) is running; 'fedbm federation stop {folder}' ends it")
+    end_marked(folder)
+    for leftover in (folder / "state").glob(".*.part"):
+        leftover.unlink(missing_ok=True)
     return stream
 
 
@@ -207,8 +190,8 @@ def find_marked(folder: Path) -> dict[int, str]:
     return found
 
 
-def end_marked(folder: Path, grace: float = 5.0) -> list[int]:
-    """Send SIGTERM to every marked process, after *grace* seconds SIGKILL, and return their ids."""
+def end_marked(folder: Path, grace: float = 5.0) -> None:
+    """Send SIGTERM to every marked process, and after *grace* seconds SIGKILL."""
     ended: set[int] = set()
     deadline = time.monotonic() + grace
     while remaining := find_marked(folder):
@@ -219,14 +202,14 @@ def end_marked(folder: Path, grace: float = 5.0) -> list[int]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
         time.sleep(0.1)
-    return sorted(ended)
 
 
 def running(folder: Path) -> dict[str, int]:
     """Return role → process id of the programs that run in *folder*."""
     found = {role: pid for pid, role in sorted(find_marked(folder).items(), reverse=True) if role}
-    supervisor = find_supervisor(folder)
-    return found if supervisor is None else {**found, "supervisor": supervisor}
+    if supervisor := find_supervisor(folder):
+        found["supervisor"] = supervisor
+    return found
 
 
 def check_up(folder: Path) -> None:
@@ -235,31 +218,17 @@ def check_up(folder: Path) -> None:
         raise FedBMError(f"the server of {folder} is not up: 'fedbm federation server {folder}' starts it")
 
 
-def end_all(folder: Path, patience: float = 15.0) -> int:
-    """End everything that runs in *folder*, the supervisor first, and return the number of processes."""
-    seen, deadline = running(folder), time.monotonic() + patience
-    supervisor = seen.get("supervisor", os.getpid())
-    if supervisor != os.getpid():
-        with suppress(ProcessLookupError):  # it has ended in the meantime
+def end_all(folder: Path, patience: float = 15.0) -> None:
+    """End everything that runs in *folder*, the supervisor first."""
+    deadline = time.monotonic() + patience
+    if supervisor := find_supervisor(folder):
+        with suppress(ProcessLookupError):  # it has just ended
             os.kill(supervisor, signal.SIGTERM)
             while find_supervisor(folder) == supervisor:
                 if time.monotonic() > deadline:
                     os.kill(supervisor, signal.SIGKILL)
                 time.sleep(0.1)
-    return len({*seen.values(), *end_marked(folder)})
-
-
-def check_free(port: int, user: str) -> None:
-    """Raise FedBMError if another program already uses this loopback port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise FedBMError(
-                f"{user} needs port {port} on this machine, but it is taken ({error.strerror}); "
-                "end old processes with 'fedbm federation stop', or choose another port"
-            ) from error
+    end_marked(folder)
 
 
 if __name__ == "__main__":  # the watchdog, which ends only when the supervisor does

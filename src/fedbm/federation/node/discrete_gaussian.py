@@ -12,6 +12,9 @@ distribution", ACM Transactions on Mathematical Software 42, 2016:
    Then y has a probability in proportion to exp(−y² / 2σ²).
 3. Give y a random sign. Reject −0, since 0 would count twice.
 
+A candidate has its coins, j and sign from one word of 64 bits. If all its coins are heads, it is rejected: with σ up to
+2^32, it would be accepted with a probability below 2^−600.
+
 Step 2 compares a uniform U with that probability. Floating point decides when U is farther from it than any rounding
 error. Otherwise, about once in 2^40 candidates, whole-number arithmetic decides for the same U, with more digits of U
 as needed. So no sample depends on a rounding error. Nothing here takes a seed, and no draw can be repeated.
@@ -64,13 +67,10 @@ def _accepted(sigma: int, candidates: int) -> IntArray:
     probability = np.ldexp(float(SCALE), k) * np.exp(-(real * real) / (2.0 * sigma * sigma)) * 2.0**UNIFORM_BITS
     u = uniform.astype(np.float64)  # U is from u to u + 1, in units of 2^−53
     accept = u + 1 <= probability * (1 - MARGIN)
-    all_heads = k == 63 - width
-    undecided = ~accept & (u < probability * (1 + MARGIN) + 1) | all_heads
+    undecided = ~accept & (u < probability * (1 + MARGIN) + 1)
     for index in np.flatnonzero(undecided):
-        heads = int(k[index]) + (_count_heads() if all_heads[index] else 0)
-        y[index] = heads * sigma + int(j[index])
-        accept[index] = _is_below(int(uniform[index]), heads, Fraction(int(y[index]) ** 2, 2 * sigma**2))
-    accept &= (j < sigma) & ~(negative & (y == 0))
+        accept[index] = _is_below(int(uniform[index]), int(k[index]), Fraction(int(y[index]) ** 2, 2 * sigma**2))
+    accept &= (j < sigma) & (k < 63 - width) & ~(negative & (y == 0))
     return np.where(negative, -y, y)[accept]
 
 
@@ -95,15 +95,6 @@ def _exp_bounds(exponent: Fraction) -> Iterator[tuple[Fraction, Fraction]]:
         before, total = total, total + term
         if number > exponent:  # from here on the terms shrink
             yield min(before, total), max(before, total)
-
-
-def _count_heads() -> int:
-    """Return the number of heads before the first tail."""
-    for words in itertools.count():
-        coins = int(_random_words(1)[0])
-        if coins != 2**64 - 1:
-            return 64 * words + (~coins & (coins + 1)).bit_length() - 1
-    raise AssertionError("coins never end")
 
 
 def _random_words(count: int) -> npt.NDArray[np.uint64]:

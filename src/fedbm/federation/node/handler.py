@@ -19,7 +19,7 @@ from fedbm.engine.device import autocast, explain_memory_errors, find_device, nu
 from fedbm.engine.evaluate import global_states, personal_confusion, score_states
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.settings_files import Policy, clear_refusal, read_policy, write_refusal
+from fedbm.federation.deploy.settings_files import NodeSettings, Policy, clear_refusal, read_settings, write_refusal
 from fedbm.federation.node.loaded_run import Built, LoadedRun
 from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
@@ -48,6 +48,7 @@ from fedbm.utils.io import digest_of
 from fedbm.utils.json_records import Index, decode
 
 MAX_ANSWERS_PER_ROUND = 5  # to train, and to evaluate: a round can be repeated, and an averaged model is scored too
+HASH_LENGTH = 64
 MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 
 
@@ -103,16 +104,17 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
         raise Refusal("app")
     if kind == REFUSED:
         why = printable(request.body.get("why"), MAX_REFUSAL_LENGTH)
-        audit.append("refused_by_server", why=why, server_head=server_head(request))
+        audit.append("refused_by_server", why=why, server_head=printable(request.body.get("head"), HASH_LENGTH))
         write_refusal(state, why)
         return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
-    read_rules(site, terms)
+    check_rules(site, terms)
     run = load_run(site, terms, kept)
-    folder = run_folder(state, terms)
-    store = NodeStore(folder, site.client, run.device)
-    handler = Handler(request, terms, site, run, store, audit)
-    policy = handler.check_rules()
+    policy = check_rules(site, terms, run)
+    # The server chooses the run's name. With the name alone, another method could load and send a client's state.
+    training = digest_of({key: terms.values[key] for key in ("method", "train", "model", "task", "concepts")})
+    folder = state / "runs" / terms.run / training
+    handler = Handler(request, terms, site, run, NodeStore(folder, site.client, run.device), audit)
     if kind == CENSUS:
         return handler.census(policy)
     clear_refusal(state)
@@ -125,26 +127,14 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
         raise Refusal("busy") from error
 
 
-def server_head(request: Envelope) -> str:
-    """Return the hash of the server's last audit line, cut to the length of a hash."""
-    return printable(request.body.get("head"), 64)
-
-
-def read_rules(site: Site, terms: Terms) -> Policy:
-    """Return the site's rules as they are now; raise Refusal if they do not allow a run with these terms."""
+def check_rules(site: Site, terms: Terms, run: LoadedRun | None = None) -> Policy:
+    """Return the site's rules as they are now; raise Refusal if they do not allow these terms, or this *run*'s data."""
     with refuse_on_error("policy"):
-        policy = read_policy(Path(site.folder))
+        policy = read_settings(Path(site.folder), NodeSettings).policy
     check_terms(policy, terms, Path(site.state))
+    if run is not None and has_few(policy, run.facts.label_counts):
+        raise Refusal("few")
     return policy
-
-
-def run_folder(state: Path, terms: Terms) -> Path:
-    """Return the folder of a run. Its name contains a digest of the training terms.
-
-    The server chooses the run's name. With the name alone, another method could load and send a client's state.
-    """
-    training = {key: terms.values[key] for key in ("method", "train", "model", "task", "concepts")}
-    return state / "runs" / terms.run / digest_of(training)
 
 
 def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun:
@@ -177,13 +167,6 @@ class Handler:
     run: LoadedRun
     store: NodeStore
     audit: Audit
-
-    def check_rules(self) -> Policy:
-        """Return the site's rules as they are now; raise Refusal if they do not allow this run with this data."""
-        policy = read_rules(self.site, self.terms)
-        if has_few(policy, self.run.facts.label_counts):
-            raise Refusal("few")
-        return policy
 
     def census(self, policy: Policy) -> Envelope:
         """Describe this node. Label counts leave only for a method that declares that it shares them.
@@ -234,7 +217,7 @@ class Handler:
             packed = pack(sent, self.terms.values["compression"], received)
         if own:
             self.store.keep(round_, own)
-        self.check_rules()  # they may have changed while it trained
+        check_rules(self.site, self.terms, self.run)  # they may have changed while it trained
         self._record(
             "trained",
             round=round_,
@@ -271,7 +254,7 @@ class Handler:
             if method.personalises and own and "test" in sets:
                 state = method.personal_state(received, own[client])
                 body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
-        if self.check_rules() != policy:  # they may now keep these scores here
+        if check_rules(self.site, self.terms, self.run) != policy:  # they may now keep these scores here
             raise Refusal("policy")
         self._record(
             "evaluated",
@@ -318,5 +301,5 @@ class Handler:
         return count_release(path, self.terms.run, self.terms.values["privacy"], policy, kind, most, write)
 
     def _record(self, event: str, **facts: Any) -> None:
-        head = server_head(self.request)
+        head = printable(self.request.body.get("head"), HASH_LENGTH)  # of the server's last audit line
         self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts, server_head=head)

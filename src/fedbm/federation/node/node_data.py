@@ -95,11 +95,8 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
     An earlier share is replaced. Raise FedBMError if the folder contains anything else, such as a site's own images.
     """
     if folder.exists():
-        try:
-            is_share = "share" in read_json(folder / "manifest.json")["made_with"]
-        except (FedBMError, KeyError, TypeError):
-            is_share = False
-        if not is_share:
+        manifest = folder / "manifest.json"
+        if not manifest.is_file() or "share" not in read_json(manifest).get("made_with", {}):
             raise FedBMError(f"{folder} exists already and is not overwritten; move it away")
         shutil.rmtree(folder)
     order = tuple(classes) or dataset.classes

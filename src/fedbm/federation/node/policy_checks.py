@@ -9,11 +9,9 @@ chooses a run's name, so a person approves the digest of its terms. Requests for
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,10 +81,9 @@ def describe_terms(terms: Terms) -> str:
 
 def list_requests(state: Path) -> list[Request]:
     """Return every run that asked for an approval: those that wait before the others, the oldest first."""
-    folder, names = state / "approvals", list[str]()
-    with suppress(FileNotFoundError):
-        names = os.listdir(folder)  # unlike glob(), it reports a folder that this account may not read
-    files = sorted((folder / name for name in names if name.endswith(".txt")), key=lambda path: path.stat().st_mtime)
+    folder = state / "approvals"
+    paths = folder.iterdir() if folder.is_dir() else ()  # unlike glob(), they report a folder that cannot be read
+    files = sorted((path for path in paths if path.suffix == ".txt"), key=lambda path: path.stat().st_mtime)
     found = [Request(path.stem, read_text(path), _approved(state, path.stem).exists()) for path in files]
     return sorted(found, key=lambda request: request.approved)
 
@@ -98,30 +95,19 @@ def approve(state: Path, digest: str, withdraw: bool = False) -> Request:
     """
     found = [request for request in list_requests(state) if request.digest.startswith(digest)]
     if len(digest) < DIGEST_LENGTH or len(found) != 1:
-        many = "several requests have" if len(found) > 1 and len(digest) >= DIGEST_LENGTH else "no request has"
-        raise FedBMError(
-            f"{many} the digest \"{digest}\". Read the requests with 'fedbm federation approve DIR', and give one of "
-            f"the digests of {DIGEST_LENGTH} characters that it shows."
-        )
+        remedy = "Read the requests with 'fedbm federation approve DIR', and give one of the digests that it shows"
+        raise FedBMError(f'no single request has the digest "{digest}". {remedy}')
     [request] = found
     if request.approved == withdraw:
         event = "approval_withdrawn" if withdraw else "approved"
         run = request.text.splitlines()[0]
-        Audit(state / "audit.jsonl").append(event, run=run, terms=request.digest, by=_user())
+        account = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"account {os.getuid()}"
+        Audit(state / "audit.jsonl").append(event, run=run, terms=request.digest, by=account)
         if withdraw:
             _approved(state, request.digest).unlink()
         else:
             write_text(_approved(state, request.digest), "")
     return request
-
-
-def _user() -> str:
-    """Return who approves: the account, which may have no name, and who became it with sudo."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = f"account {os.getuid()}"
-    return f"{name}, sudo by {os.environ['SUDO_USER']}" if "SUDO_USER" in os.environ else name
 
 
 def _approved(state: Path, digest: str) -> Path:

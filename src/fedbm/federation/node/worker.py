@@ -1,9 +1,9 @@
-"""A node's worker: one process that answers all messages of its SuperNode, so that a run stays loaded in between.
+"""A node's program: one process that answers all messages of the server, so that a run stays loaded in between.
 
-    python -m fedbm.federation.node.worker HOST:PORT SECRET_FILE
+    python -m fedbm.federation.node.worker ADDRESS NODE_CONFIG      in the node's folder, with node.key and ca.crt
 
-It acquires a task from the SuperNode, pulls the message, calls this package's client app and pushes the reply. It runs
-only that app: what the server sent as the run's app is compared with it, never installed and never loaded.
+It connects to the SuperLink as Flower's SuperNode does, but answers the messages itself. It runs only this package's
+client app: what the server sent as the run's app is compared with it, never installed and never loaded.
 
 A worker ends itself, with tracebacks in its log, if a message takes longer than Flower keeps the reply.
 """
@@ -11,108 +11,117 @@ A worker ends itself, with tracebacks in its log, if a message takes longer than
 from __future__ import annotations
 
 import faulthandler
+import json
+import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import httpx
-from flwr.app import Context
-from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, Message, RecordDict
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.protobuf.client import ProtobufClient
+from flwr.supercore.run import RunNotRunningException
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_connection import http_request_response
 
-from fedbm.federation.deploy.flower import WORKER_READY, is_own_app
-from fedbm.federation.node import handler as handler  # loads torch before the first message
+from fedbm.federation.deploy.flower import ADMITTED, SIGNED_OFF, is_own_app
 from fedbm.federation.node.client_app import reply
-from fedbm.federation.node.supernode import IdleWait, shorten_object_waits
-from fedbm.federation.protocol.messages import CENSUS
+from fedbm.federation.protocol.messages import CENSUS, log_error
 
-LONGEST_WAIT_S = 1.0
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.1, 3.0  # between two questions for a message
 MAX_CENSUS_S = 2 * 3600.0  # a census may have to prepare the images; its answer is kept for a day
 MAX_MESSAGE_S = 30 * 24 * 3600.0
-MESSAGE_DROPPED = "could not be found"  # in Flower's error if a SuperNode no longer has a part of a message
-TASKS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an AgentApp is never ours; it is refused like any other app
 
 
 class Worker:
-    """Serve the tasks of one SuperNode."""
+    """Answer the messages that arrive over one connection, which is what Flower's `http_request_response` yields."""
 
-    def __init__(self, address: str, secret: bytes) -> None:
-        self._address = address
-        signed = SuperExecAuthHttpInterceptor(
-            master_secret=secret, protected_methods={"/flwr.proto.Runtime/AcquireTask"}
-        )
-        self._client = self._connect(signed)
-
-    def _connect(self, interceptor: ProtobufClientInterceptor, retry: RetryInvoker | None = None) -> RuntimeHttpClient:
-        return RuntimeHttpClient.from_server_address(
-            server_address=self._address,
-            insecure=True,  # over loopback
-            root_certificates=None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), interceptor],
-            retry_invoker=retry,
-        )
+    def __init__(self, connection: Any, node_config: dict[str, Any]) -> None:
+        self._node, self._receive, self._send, self._get_run, self._get_fab, *objects = connection
+        self._pull_object, self._push_object, self._confirm = objects
+        self._config = node_config
 
     def serve_next(self) -> bool:
-        """Serve one task, and return whether there was one.
-
-        An error ends the worker, and with it the node: its SuperNode would wait for the reply.
-        """
+        """Answer one message, and return whether there was one."""
         try:
-            found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
-        except httpx.TransportError:  # the SuperNode is still starting
-            return False
-        if not found.token:
-            return False
-        client = self._connect(RuntimeTokenHttpInterceptor(found.token), make_simple_http_retry_invoker())
-        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        heartbeat.start()
-        context = self._answer(client)
-        push_task_output(client, context, SubStatus.COMPLETED if context else SubStatus.FAILED, "")
-        if heartbeat.is_running:
-            heartbeat.stop()
-        client.close()
+            if (found := self._receive()) is None:
+                return False
+            self._answer(*found)
+        except RunNotRunningException:  # nobody waits for an answer any more
+            print("the run of a message has ended", file=sys.stderr, flush=True)
         return True
 
-    def _answer(self, client: RuntimeHttpClient) -> Context | None:
-        """Answer the message of a task and return its context; None if the SuperNode has dropped the message."""
-        try:
-            message, context, _, bundle = pull_task_input(client)
-        except ObjectPullError as error:
-            if MESSAGE_DROPPED in str(error):
-                return None
-            raise
-        limit = MAX_CENSUS_S if message.metadata.message_type == CENSUS else MAX_MESSAGE_S
+    def _answer(self, message: Message, tree: ObjectTree) -> None:
+        """Pull a message as a whole, and send the reply. If either fails, the server gets no answer and asks again."""
+        run, kind = message.metadata.run_id, message.metadata.message_type
+        TaskIdentity.task_id = TaskIdentity.run_id = run
+        TaskIdentity.node_id = self._node
+        limit = MAX_CENSUS_S if kind == CENSUS else MAX_MESSAGE_S
         faulthandler.dump_traceback_later(max(1.0, min(message.metadata.ttl, limit)), exit=True)
         try:
+            pull, confirm = partial(self._pull_object, run), partial(self._confirm, run)
+            message = pull_and_inflate_object_from_tree(
+                tree, pull, confirm, return_type=Message, initial_backoff=SHORTEST_WAIT_S
+            )
+            message.metadata.__dict__["_message_id"] = tree.object_id
+            bundle = self._get_fab(self._get_run(run).fab_hash, run)
+            context = Context(run, self._node, self._config, RecordDict(), {})
+            start = time.monotonic()
             # not through Flower's ClientApp, which raises for a message of an unknown type
-            push_message(client, reply(message, context, is_own_app(bundle.content)), context)
+            answer = reply(message, context, is_own_app(bundle.content))
+            answer.metadata.__dict__["_message_id"] = answer.object_id
+            with no_object_id_recompute():
+                wanted, session = self._send(answer, get_object_tree(answer), time.monotonic() - start)
+                push = partial(self._push_object, run, session)
+                push_objects(get_all_nested_objects(answer), push, object_ids_to_push=wanted)
+        except Exception as error:
+            log_error(error)
         finally:
             faulthandler.cancel_dump_traceback_later()
-        return context
+
+    def serve(self) -> None:
+        """Answer messages without end. A wait lasts a tenth of the time since the last message, within bounds.
+
+        So a message is found soon, and an idle node asks no more often than Flower intends.
+        """
+        since = time.monotonic()
+        while True:
+            if self.serve_next():
+                since = time.monotonic()
+            else:
+                time.sleep(min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.monotonic() - since) / 10)))
+
+
+def refuse_redirects() -> None:
+    """Let this process follow no redirects: a server could have it send requests to other machines of the site."""
+    start = ProtobufClient.__init__
+
+    def start_without(self: ProtobufClient, *arguments: Any, **options: Any) -> None:
+        start(self, *arguments, **options)
+        self._client.follow_redirects = False
+
+    ProtobufClient.__init__ = start_without  # type: ignore[method-assign]
 
 
 def main() -> None:
-    address, secret = sys.argv[1:]
-    shorten_object_waits()
-    worker = Worker(address, Path(secret).read_bytes())
-    print(WORKER_READY, flush=True)
-    idle = IdleWait()
-    while True:
-        if worker.serve_next():
-            idle.restart()
-        else:
-            idle.sleep(LONGEST_WAIT_S)
+    address, config = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    refuse_redirects()
+    key = load_ssh_private_key(Path("node.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    try:
+        with http_request_response(address, False, Path("ca.crt").read_bytes(), (key, key.public_key())) as connection:
+            print(ADMITTED, flush=True)
+            Worker(connection, json.loads(config)).serve()
+    except KeyboardInterrupt:  # by a signal; Flower raises one if the server does not accept the signature
+        print(SIGNED_OFF, flush=True)
 
 
 if __name__ == "__main__":

@@ -33,11 +33,11 @@ from fedbm.engine.round_loop import Event, RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
+from fedbm.federation.deploy.flower import shorten_object_waits
 from fedbm.federation.deploy.registration import find_registered
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
 from fedbm.federation.deploy.supervisor import MARK
 from fedbm.federation.federation_options import read_run_file
-from fedbm.federation.node.supernode import shorten_object_waits
 from fedbm.federation.protocol.flower_records import limit_messages
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
 from fedbm.federation.protocol.packing import MAX_HEADER_LENGTH, digest
