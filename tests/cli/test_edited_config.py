@@ -48,8 +48,6 @@ def test_a_digest_is_of_what_is_said_not_of_how() -> None:
         ("lr = .*", "lr = 0.5"),
         ("seed = .*", "seed = 7"),
         ("momentum = .*", ""),
-        ("epochs = .*", "epochs = 2025-01-02"),
-        ("lr_decay = .*", "lr_decay = inf"),
         (r"\[engine\]", '[concepts]\n"cyst" = "a cyst"\n[engine]'),
     ],
 )
@@ -75,11 +73,11 @@ def test_it_is_listed_as_edited_and_in_no_report(
     assert not (run / "features.json").exists()
 
 
-def test_a_value_that_json_does_not_have_is_one_sentence(fedbm: Command, run: Path) -> None:
+def test_a_value_that_no_setting_can_have_is_one_sentence(fedbm: Command, run: Path) -> None:
     edit(run, "lr = .*", "lr = nan")
     status, out, err = fedbm("show", run, "--json")
     assert (status, out) == (2, "")
-    assert one_sentence(err) == "a value is NaN or infinite, which JSON cannot contain. Leave out --json."
+    assert one_sentence(err).endswith("config.toml: train.lr must be made of finite numbers and readable text, not nan")
 
 
 @pytest.mark.parametrize(
