@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 
 import pytest
@@ -118,6 +119,25 @@ def test_a_header_that_lies_is_refused(change: dict[str, object]) -> None:
     header = json.dumps({**json.loads(packed.header), **change})
     with pytest.raises(FedBMError):
         unpack(Packed(header, packed.buffers))
+
+
+@pytest.mark.parametrize("shape", [[2**39, 2**39, 0], [0, 2**40]])
+def test_an_empty_tensor_with_a_huge_shape_is_refused(shape: list[int]) -> None:
+    """Its bytes and its checksum are right."""
+    header = {"format": 1, "tensors": [["w", "float32", shape, "plain"]]}
+    checksum = hashlib.sha256(json.dumps(header).encode()).hexdigest()
+    with pytest.raises(FedBMError, match="the header of the tensors cannot be read"):
+        unpack(Packed(json.dumps({**header, "sha256": checksum}), {"float32": b""}))
+
+
+def test_the_form_is_checked_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {"w": torch.zeros(2, device="meta")}
+    assert unpack(pack({"w": torch.ones(2)}), expected=expected)["w"].tolist() == [1, 1]
+    monkeypatch.delattr(torch, "frombuffer")
+    with pytest.raises(FedBMError, match=r"w is missing, or is not torch.float32 with the shape \[2\]"):
+        unpack(pack({"w": torch.ones(3)}), expected=expected)
+    with pytest.raises(FedBMError, match="it has tensors that the method does not send"):
+        unpack(pack({"w": torch.ones(2), "x": torch.ones(1000)}), expected=expected)
 
 
 @settings(max_examples=80)

@@ -25,6 +25,7 @@ from fedbm.methods.base import State
 
 FORMAT = 1
 MAX_HEADER_LENGTH = 4 << 20  # characters; the header of a ResNet-18 has 7,000
+MAX_NUMEL = 1 << 40  # numbers in a tensor
 Compression = Literal["none", "half", "delta"]
 
 DTYPES: dict[str, torch.dtype] = {
@@ -91,9 +92,14 @@ def digest(state: State) -> str:
     return pack(state).digest
 
 
-def unpack(packed: Packed, base: State | None = None) -> State:
-    """Return the packed state, up to the rounding of compression; raise FedBMError if it is damaged."""
+def unpack(packed: Packed, base: State | None = None, expected: State | None = None) -> State:
+    """Return the packed state, up to the rounding of compression; raise FedBMError if it is damaged.
+
+    If *expected* is given, it must have the same names, dtypes and shapes.
+    """
     entries = _read_header(packed)
+    if expected is not None:
+        _check_entries(entries, expected)
     if packed.digest != _checksum({"format": FORMAT, "tensors": entries}, packed.buffers):
         raise FedBMError("the tensors were damaged on the way: their checksum differs")
     values = {}  # dtype on the wire → its tensors
@@ -159,10 +165,21 @@ def _read_header(packed: Packed) -> list[TensorEntry]:
 def _entry(item: Any) -> TensorEntry:
     name, dtype, shape, how = item
     known = isinstance(name, str) and len(name) <= 500 and dtype in DTYPES and how in ("plain", "half", "delta")
-    sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
+    sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and n >= 0 for n in shape)
     if not (known and sizes) or (how != "plain" and DTYPES[dtype] not in _ROUNDED):
         raise ValueError("entry")
+    if math.prod(n or 1 for n in shape) >= MAX_NUMEL:  # torch computes strides of an empty tensor too
+        raise ValueError("shape")
     return TensorEntry(name, dtype, tuple(shape), how)
+
+
+def _check_entries(entries: list[TensorEntry], expected: State) -> None:
+    found = {entry.name: (DTYPES[entry.dtype], entry.shape) for entry in entries}
+    for name, form in expected.items():
+        if found.get(name) != (form.dtype, tuple(form.shape)):
+            raise FedBMError(f"{name} is missing, or is not {form.dtype} with the shape {list(form.shape)}")
+    if len(found) > len(expected):
+        raise FedBMError("it has tensors that the method does not send")
 
 
 def _checksum(header: Mapping[str, Any], buffers: Mapping[str, bytes]) -> str:
