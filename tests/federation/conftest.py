@@ -28,11 +28,3 @@ def flowers_own_waits() -> Iterator[None]:
         function.__kwdefaults__.update(initial_backoff=utils.PULL_INITIAL_BACKOFF, max_time=utils.PULL_MAX_TIME)
     if grid := sys.modules.get("flwr.superlink.grid.http_grid"):
         vars(grid)["pull_objects"] = utils.pull_objects
-
-
-@pytest.fixture(autouse=True)
-def no_kept_runs() -> Iterator[None]:
-    """Every test starts with nodes that have just been started."""
-    yield
-    if "fedbm.federation.node.client_app" in sys.modules:
-        sys.modules["fedbm.federation.node.client_app"].KEPT.clear()

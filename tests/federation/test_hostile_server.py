@@ -13,7 +13,6 @@ from one_process import Deployed, Node, deploy, events_of
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, to_text
-from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
 from fedbm.federation.node.policy_checks import approve, list_requests
@@ -33,7 +32,6 @@ def served(tiny: dict[str, Any], folder: Path, options: dict[str, Any] | None = 
     """Serve a run, and return its second node with all requests; the node has just been started."""
     deployed = make(tiny, folder, options, **more)
     deployed.serve()
-    client_app.KEPT.clear()
     return list(deployed.grid.nodes.values())[1]
 
 
@@ -275,14 +273,19 @@ def test_text_of_the_server_neither_fills_the_audit_nor_controls_a_terminal(
 
 def test_parts_that_a_run_no_longer_names_do_not_stay(tiny: dict[str, Any], tmp_path: Path) -> None:
     node = served(tiny, tmp_path / "run")
-    state = restart(node, tmp_path / "state")
+    restart(node, tmp_path / "state")
     train = request_of(node, "train")
     more = pack({"a": torch.zeros(1)})
-    for name in ("junk0", "junk1"):
+    kept: dict[Any, LoadedRun] = {}
+    for name in ("task.junk0", "task.junk1"):  # not for the method
         pieces = [*train.body["parts"], {"name": name, "digest": more.digest}]
-        answer("train", Envelope({**train.body, "parts": pieces}, {**train.packed, name: more}), node.config)
-    assert answer("train", train, node.config).body["code"] == "ok"
-    assert {path.stem for path in state.rglob("parts/*")} == {item["name"] for item in train.body["parts"]}
+        request = Envelope({**train.body, "parts": pieces}, {**train.packed, name: more})
+        assert answer("train", request, node.config, kept).body["code"] == "ok"
+    assert answer("train", train, node.config, kept).body["code"] == "ok"
+    [run] = kept.values()
+    assert run.pieces.keys() == run.digests.keys() == {item["name"] for item in train.body["parts"]}
+    other = [{**item, "digest": more.digest} for item in train.body["parts"]]
+    assert answer("train", Envelope({**train.body, "parts": other}), node.config, kept).body["code"] == "lacks"
 
 
 def test_a_folder_that_cannot_be_written_is_not_called_busy(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -437,23 +437,27 @@ def test_a_node_that_is_away_still_counts_in_n(settings: dict[str, Any], tmp_pat
     assert [record["selected"] for record in records_of(deployed)] == [[0, 2]] * 3
 
 
-def test_a_node_that_lost_its_parts_gets_them_in_the_next_round(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_node_that_restarts_gets_all_pieces_in_the_next_round(
+    answered: bool, tiny_fedbm: dict[str, Any], tmp_path: Path
+) -> None:
+    """It restarts after its answer in round 1, so the server does not notice; or instead of its answer in round 2."""
     settings = {**tiny_fedbm, "clients": 3, "rounds": 3, "participation": 1.0, "beta": 0.5}
     deployed = deploy(tmp_path, settings)
+    node = node_of(deployed, 0)
 
-    def loses(request: Message, reply: Message) -> Message:
-        if from_records(request.content).body.get("round") == 1:
-            for path in (tmp_path / "node-0").rglob("parts/*concepts*"):
-                path.unlink()
-            [damaged] = (tmp_path / "node-0").rglob("parts/model*")
-            damaged.write_bytes(b"half")
-        return reply
+    def restarts(request: Message, reply: Message) -> Message | None:
+        round_ = from_records(request.content).body.get("round")
+        if round_ == (1 if answered else 2):
+            node.kept.clear()
+        return reply if answered or round_ != 2 else None
 
-    node_of(deployed, 0).spoil = loses
+    node.spoil = restarts
     deployed.serve()
     [line] = events_of(deployed.state, "missed")
     assert (line["client"], line["round"]) == (0, 2)
-    assert line["why"] == "it does not have a piece that it was expected to have"
+    lacks, silent = "it does not have a piece that it was expected to have", "no answer within 0.2 s"
+    assert line["why"] == (lacks if answered else silent)
     used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
     assert used == [[0, 1, 2], [1, 2], [0, 1, 2]]
 

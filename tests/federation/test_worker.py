@@ -43,7 +43,6 @@ from one_process import deploy, digests_in_process, engine_process, events_of
 from fedbm.federation.deploy.certificates import make_authority, make_node, make_server
 from fedbm.federation.deploy.flower import APP, explain_exit, is_own_app
 from fedbm.federation.deploy.supervisor import environment
-from fedbm.federation.node import client_app
 from fedbm.federation.node import worker as worker_module
 from fedbm.federation.node.worker import Worker
 from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
@@ -203,7 +202,7 @@ def test_code_that_the_server_sends_is_neither_installed_nor_run(
     home, trace = tmp_path / "flower", tmp_path / "trace"
     monkeypatch.setenv("FLWR_HOME", str(home))
     hostile = f"open({str(trace)!r}, 'w').write('it ran')\nfrom flwr.clientapp import ClientApp\napp = ClientApp()\n"
-    page = APP.replace("fedbm.federation.node.client_app:app", "hostile:app")
+    page = APP.replace("fedbm.federation.node.worker:reply", "hostile:app")
     link.app = make_app({"hostile.py": hostile}, page)
     link.put(refused("hello"))
     assert worker.serve_next()
@@ -223,7 +222,7 @@ def test_code_that_the_server_sends_is_neither_installed_nor_run(
 def test_only_the_description_of_this_version_without_any_code_is_the_own_app() -> None:
     assert is_own_app(OWN_APP)
     assert not is_own_app(make_app({"more.py": "print()"}))
-    assert not is_own_app(make_app({}, APP.replace("fedbm.federation.node.client_app:app", "os:system")))
+    assert not is_own_app(make_app({}, APP.replace("fedbm.federation.node.worker:reply", "os:system")))
     version = tomllib.loads(APP)["project"]["version"]
     assert not is_own_app(make_app({}, APP.replace(f'version = "{version}"', 'version = "99.0"')))
     assert not is_own_app(b"no bundle")
@@ -246,7 +245,7 @@ import re, sys
 from types import SimpleNamespace
 from fedbm.federation.node import worker as module
 
-def hang(message, context, own_app):
+def hang(*arguments):
     re.match("(a*)*b", "a" * 40)  # takes hours, and releases the interpreter never
 
 message = SimpleNamespace(metadata=SimpleNamespace(ttl=0.0, message_type="train", run_id=1))
@@ -306,7 +305,7 @@ def test_two_hundred_messages_need_no_more_memory_and_files_than_twenty(
         assert link.reply().body["code"] == "ok"
         if count in (20, 200):
             found.append(usage())
-    assert len(client_app.KEPT) == 1
+    assert len(worker._kept) == 1
     (memory, files), (memory_later, files_later) = found
     assert files_later <= files
     assert memory_later - memory < 8 * 2**20
@@ -315,7 +314,7 @@ def test_two_hundred_messages_need_no_more_memory_and_files_than_twenty(
 def test_a_kept_run_computes_what_one_process_computes(tiny: dict[str, Any], tmp_path: Path) -> None:
     deployed = deploy(tmp_path, {**tiny, "clients": 2, "rounds": 3, "participation": 1.0, "batch": 32})
     deployed.serve()
-    assert len(client_app.KEPT) == 2  # every node kept its model between its messages
+    assert all(len(node.kept) == 1 for node in deployed.grid.nodes.values())  # its model, between its messages
     states = [line["state"] for line in events_of(deployed.state, "round")]
     assert states == digests_in_process(deployed.plan)
 

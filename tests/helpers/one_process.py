@@ -1,4 +1,4 @@
-"""The real ServerApp and the real ClientApp in one process: a grid that hands messages over and can misbehave."""
+"""The real ServerApp and the real nodes in one process: a grid that hands messages over and can misbehave."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import verify
 from fedbm.federation.deploy.registration import Registered
 from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, ServerSettings, to_text
-from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
+from fedbm.federation.node.worker import reply as reply_of_node
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.server import server_app as server_program
 from fedbm.federation.server.server_app import app as server_app
@@ -50,10 +50,11 @@ class Node:
     spoil: Spoil = lambda request, reply: reply
     delay: Callable[[Message], float] = lambda request: 0.0  # seconds until the reply to a request arrives
     requests: list[Message] = field(default_factory=list)
+    kept: dict[Any, Any] = field(default_factory=dict)  # what its process keeps in memory
 
 
 class FakeGrid(Grid):
-    """Every request is answered at once by the node's ClientApp, after a trip through Flower's own serialisation.
+    """Every request is answered at once by the node's worker, after a trip through Flower's own serialisation.
 
     As at a SuperLink, a request and its reply are gone when the request's time to live has passed, and a reply that
     arrives later is not stored.
@@ -80,8 +81,7 @@ class FakeGrid(Grid):
             node.requests.append(request)
             if not node.connected:
                 continue
-            context = Context(1, message.metadata.dst_node_id, node.config, RecordDict(), {})
-            reply = node.spoil(request, client_app(request, context))
+            reply = node.spoil(request, reply_of_node(request, node.config, node.kept))
             if reply is not None:
                 self.replies[name] = time.monotonic() + node.delay(request), travelled(reply)
         return found

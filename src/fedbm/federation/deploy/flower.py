@@ -45,7 +45,7 @@ publisher = "fedbm"
 
 [tool.flwr.app.components]
 serverapp = "fedbm.federation.server.server_app:app"
-clientapp = "fedbm.federation.node.client_app:app"
+clientapp = "fedbm.federation.node.worker:reply"
 
 [tool.flwr.app.config]
 config = ""

@@ -44,8 +44,6 @@ from fedbm.federation.protocol.messages import (
 )
 from fedbm.federation.protocol.packing import pack
 from fedbm.methods.base import Facts, State
-from fedbm.utils.io import digest_of
-from fedbm.utils.json_records import Index, decode
 
 MAX_ANSWERS_PER_ROUND = 5  # to train, and to evaluate: a round can be repeated, and an averaged model is scored too
 HASH_LENGTH = 64
@@ -54,17 +52,17 @@ MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 
 @dataclass(frozen=True)
 class Site:
-    """A node's own configuration, which its SuperNode passes on with every message."""
+    """A node's own configuration, with which its supervisor starts the worker."""
 
-    client: Index
+    client: int
     name: str
     data: str
     folder: str
     state: str
     device: str = "auto"
-    threads: Index = 0
-    size: Index = 0  # 0: as the run needs it
-    channels: Index = 0
+    threads: int = 0
+    size: int = 0  # 0: as the run needs it
+    channels: int = 0
 
 
 def answer(
@@ -74,13 +72,9 @@ def answer(
 
     *kept* contains the run that the last message of each site loaded. A worker has one site.
     """
-    kept = {} if kept is None else kept
-    who: dict[str, Any] = {}
-    audit = None
+    kept, site = {} if kept is None else kept, Site(**node_config)
+    audit = Audit(Path(site.state) / "audit.jsonl")
     try:
-        with refuse_on_error("setup"):
-            site = decode(Site, dict(node_config), "the node configuration")
-        who, audit = {"client": site.client, "name": site.name}, Audit(Path(site.state) / "audit.jsonl")
         found = _answer(kind, request, site, audit, kept)
     except (Exception, SystemExit) as error:
         kept.clear()  # free the loaded run: the request may have failed for lack of memory
@@ -88,13 +82,13 @@ def answer(
         cause = error.__cause__ if isinstance(error, Refusal) else error
         if cause is not None:
             log_error(cause)
-        if audit is not None and not (refusal.repeated and kind == CENSUS):
+        if not (refusal.repeated and kind == CENSUS):
             terms = request.body.get("terms")
             run = terms.get("run") if isinstance(terms, dict) else None
             audit.append("refused", request=printable(kind), run=printable(run, 200), code=refusal.code)
+        who = {"client": site.client, "name": site.name}
         found = Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})
-    if audit is not None:
-        found.body["head"] = audit.head
+    found.body["head"] = audit.head
     return found
 
 
@@ -111,17 +105,14 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
     check_rules(site, terms)
     run = load_run(site, terms, kept)
     policy = check_rules(site, terms, run)
-    # The server chooses the run's name. With the name alone, another method could load and send a client's state.
-    training = digest_of({key: terms.values[key] for key in ("method", "train", "model", "task", "concepts")})
-    folder = state / "runs" / terms.run / training
-    handler = Handler(request, terms, site, run, NodeStore(folder, site.client, run.device), audit)
+    handler = Handler(request, terms, site, run, NodeStore(state, terms, site.client), audit)
     if kind == CENSUS:
         return handler.census(policy)
     clear_refusal(state)
     engine = EngineOptions(device=site.device, threads=site.threads)
     numeric = numeric_settings(engine, terms.config.train.precision)
     try:
-        with RunFolder(folder).lock(), numeric, explain_memory_errors(run.device):
+        with RunFolder(handler.store.folder).lock(), numeric, explain_memory_errors(run.device):
             return handler.train(policy) if kind == TRAIN else handler.evaluate(policy)
     except BusyError as error:  # another process works on this run
         raise Refusal("busy") from error
@@ -186,7 +177,7 @@ class Handler:
             "name": self.site.name,
             "classes": list(self.run.data.names),
             "n": self.run.facts.n,
-            "holds": self.store.digests(),
+            "holds": self.run.digests,
         }
         if shares_counts:
             body["label_counts"] = list(self.run.facts.label_counts)
@@ -216,7 +207,7 @@ class Handler:
         with refuse_on_error("compression"):
             packed = pack(sent, self.terms.values["compression"], received)
         if own:
-            self.store.keep(round_, own)
+            self.store.save(round_, own)
         check_rules(self.site, self.terms, self.run)  # they may have changed while it trained
         self._record(
             "trained",
@@ -282,14 +273,9 @@ class Handler:
         round_ = int(body["round"])
         if not 1 <= round_ <= self.terms.config.train.rounds:
             raise Refusal("terms")
-        pieces = self.store.pieces(body["parts"], self.request.packed)
-        saved = self.store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
-        received: State = {}
-        for name, state in pieces.items():
-            if not name.startswith("task."):  # pieces of the task are not the method's
-                received |= state
-        digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
-        return round_, self.run.build(digests, pieces), received, saved
+        received = self.run.receive(body["parts"], self.request.packed)
+        saved = self.store.load(int(body["counted"]), int(body["durable"]), bool(body["fresh"]), self.run.device)
+        return round_, self.run.build(), received, saved
 
     def _count_release(self, policy: Policy, kind: str = "", write: bool = True) -> dict[str, Any] | None:
         """Count a release before it is computed, and return the site's privacy loss, or None if the run adds no noise.

@@ -1,4 +1,4 @@
-"""What a node keeps in memory between the messages of a run: images, task, model and captured steps.
+"""What a node keeps in memory between the messages of a run: images, pieces, task, model and captured steps.
 
 A worker answers many messages in one process. It keeps the latest run only.
 """
@@ -6,8 +6,9 @@ A worker answers many messages in one process. It keeps the latest run only.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,8 @@ from fedbm.engine.clients.cuda_graphs import CapturedClient
 from fedbm.engine.clients.graph_capture import CannotCapture
 from fedbm.engine.local_training import Samples, train_client
 from fedbm.federation.node.node_data import SiteData
-from fedbm.federation.protocol.messages import Terms
+from fedbm.federation.protocol.messages import Refusal, Terms
+from fedbm.federation.protocol.packing import Packed, unpack
 from fedbm.methods.base import Facts, State, Task, Upload
 
 
@@ -41,14 +43,35 @@ class LoadedRun:
     data: SiteData
     facts: Facts
     device: torch.device
+    digests: dict[str, str] = field(default_factory=dict, init=False)  # of the pieces that the node has
+    pieces: dict[str, State] = field(default_factory=dict, init=False)
     built: Built | None = field(default=None, init=False)
 
-    def build(self, digests: Mapping[str, str], pieces: Mapping[str, State]) -> Built:
-        """Return the task made of these pieces, with its model and images. *digests* are the digests of the pieces."""
+    def receive(self, parts: Sequence[Mapping[str, Any]], sent: Mapping[str, Packed]) -> State:
+        """Keep the pieces that a request names and no others, and return what the method receives.
+
+        Raise Refusal if the request neither contains one of them, nor an earlier request did.
+        """
+        digests = {str(item["name"]): str(item["digest"]) for item in parts}
+        for name, digest in digests.items():
+            if name in sent:
+                state = unpack(sent[name])
+                if sent[name].digest != digest:
+                    raise Refusal("terms")
+                self.pieces[name] = {key: value.to(self.device) for key, value in state.items()}
+            elif self.digests.get(name) != digest:
+                raise Refusal("lacks")
+        self.digests, self.pieces = digests, {name: self.pieces[name] for name in digests}
+        own = (state for name, state in self.pieces.items() if not name.startswith("task."))
+        return {key: value for state in own for key, value in state.items()}
+
+    def build(self) -> Built:
+        """Return the task made of the pieces of the task, with its model and images."""
+        digests = {name: digest for name, digest in self.digests.items() if name.startswith("task.")}
         if self.built is None or self.built.digests != digests:
             self.built = None  # its memory is free before the next one is made
             method, train, device = self.terms.config.method, self.terms.config.train, self.device
-            task = self.terms.task(pieces)
+            task = self.terms.task(self.pieces)
             model, normalise = method.model(task).to(device), task.normalise().to(device)
             samples = self.data.samples(normalise, device)
             captured = None

@@ -2,8 +2,8 @@
 
     python -m fedbm.federation.node.worker ADDRESS NODE_CONFIG      in the node's folder, with node.key and ca.crt
 
-It connects to the SuperLink as Flower's SuperNode does, but answers the messages itself. It runs only this package's
-client app: what the server sent as the run's app is compared with it, never installed and never loaded.
+It connects to the SuperLink as Flower's SuperNode does, but answers the messages itself. What the server sent as the
+run's app is compared with the app of this package, never installed and never loaded.
 
 A worker ends itself, with tracebacks in its log, if a message takes longer than Flower keeps the reply.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
@@ -30,13 +30,33 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
+from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import ADMITTED, SIGNED_OFF, is_own_app
-from fedbm.federation.node.client_app import reply
+from fedbm.federation.node.handler import Site, answer
+from fedbm.federation.node.loaded_run import LoadedRun
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import CENSUS, log_error
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.1, 3.0  # between two questions for a message
 MAX_CENSUS_S = 2 * 3600.0  # a census may have to prepare the images; its answer is kept for a day
 MAX_MESSAGE_S = 30 * 24 * 3600.0
+
+
+def reply(message: Message, node_config: dict[str, Any], kept: dict[Site, LoadedRun], own_app: bool = True) -> Message:
+    """Return the node's answer. If the run's app is not this package's own, the message is refused.
+
+    No exception may escape, so that the server always gets an answer, and never an error text.
+    """
+    try:
+        try:
+            request = from_records(message.content)
+        except FedBMError:
+            request = Envelope({})  # it has no terms, so it is refused
+        found = answer(message.metadata.message_type if own_app else "app", request, node_config, kept)
+    except Exception as error:  # for example, the audit cannot be written
+        log_error(error)
+        found = Envelope({"code": "failed"})
+    return Message(to_records(found), reply_to=message)
 
 
 class Worker:
@@ -45,7 +65,7 @@ class Worker:
     def __init__(self, connection: Any, node_config: dict[str, Any]) -> None:
         self._node, self._receive, self._send, self._get_run, self._get_fab, *objects = connection
         self._pull_object, self._push_object, self._confirm = objects
-        self._config = node_config
+        self._config, self._kept = node_config, dict[Site, LoadedRun]()
 
     def serve_next(self) -> bool:
         """Answer one message, and return whether there was one."""
@@ -71,15 +91,15 @@ class Worker:
             )
             message.metadata.__dict__["_message_id"] = tree.object_id
             bundle = self._get_fab(self._get_run(run).fab_hash, run)
-            context = Context(run, self._node, self._config, RecordDict(), {})
             start = time.monotonic()
-            # not through Flower's ClientApp, which raises for a message of an unknown type
-            answer = reply(message, context, is_own_app(bundle.content))
+            answer = reply(message, self._config, self._kept, is_own_app(bundle.content))
             answer.metadata.__dict__["_message_id"] = answer.object_id
             with no_object_id_recompute():
                 wanted, session = self._send(answer, get_object_tree(answer), time.monotonic() - start)
                 push = partial(self._push_object, run, session)
                 push_objects(get_all_nested_objects(answer), push, object_ids_to_push=wanted)
+        except RunNotRunningException:
+            raise
         except Exception as error:
             log_error(error)
         finally:

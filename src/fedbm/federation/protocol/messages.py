@@ -56,7 +56,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "app": "refused the server's app, because it runs only its own version of fedbm",
     "terms": "cannot accept the run's terms",
     "body": "cannot make the run's body; see its own log",
-    "setup": "is not set up: client, data or state is missing in its node configuration",
+    "setup": "cannot use the device in its node.toml; see its own log",
     "policy": "cannot read its policy, or the policy changed in the meantime; see its own log",
     "data": "cannot read its data, or they are damaged",
     "size": "has images of another size or number of channels",

@@ -132,7 +132,7 @@ class Roster:
         """Record a missing or rejected answer. If the node's census no longer holds, ask for it again."""
         node, who = self.nodes[client], self.identify(client)
         if missing:
-            node.missed += 1
+            node.missed, node.holds = node.missed + 1, {}  # it may have been restarted
             self.audit.append("missed", **who, round=round_, why=str(error), missed_deadlines=node.missed)
         else:
             node.rejected = f"round {round_}: {error}"
