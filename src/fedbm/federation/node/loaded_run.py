@@ -28,7 +28,6 @@ from fedbm.methods.base import Facts, State, Task, Upload
 class Built:
     """A task, its model, the images that the model reads, and this client's captured training, if it is captured."""
 
-    digests: Mapping[str, str]  # of the pieces that the task was made of
     task: Task
     model: nn.Module
     samples: Mapping[str, Samples]  # by split
@@ -66,10 +65,8 @@ class LoadedRun:
         return {key: value for state in own for key, value in state.items()}
 
     def build(self) -> Built:
-        """Return the task made of the pieces of the task, with its model and images."""
-        digests = {name: digest for name, digest in self.digests.items() if name.startswith("task.")}
-        if self.built is None or self.built.digests != digests:
-            self.built = None  # its memory is free before the next one is made
+        """Return the task, with its model and images. It is made of the pieces of the first request."""
+        if self.built is None:
             method, train, device = self.terms.config.method, self.terms.config.train, self.device
             task = self.terms.task(self.pieces)
             model, normalise = method.model(task).to(device), task.normalise().to(device)
@@ -79,7 +76,7 @@ class LoadedRun:
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                 normalise.memory_format = torch.channels_last
                 captured = CapturedClient(method, task, train, normalise.mean)
-            self.built = Built(digests, task, model, samples, captured)
+            self.built = Built(task, model, samples, captured)
         return self.built
 
     def train(self, built: Built, round_: int, received: State, state: State) -> tuple[Upload, State]:

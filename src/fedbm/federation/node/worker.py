@@ -92,12 +92,12 @@ class Worker:
             message.metadata.__dict__["_message_id"] = tree.object_id
             bundle = self._get_fab(self._get_run(run).fab_hash, run)
             start = time.monotonic()
-            answer = reply(message, self._config, self._kept, is_own_app(bundle.content))
-            answer.metadata.__dict__["_message_id"] = answer.object_id
+            found = reply(message, self._config, self._kept, is_own_app(bundle.content))
+            found.metadata.__dict__["_message_id"] = found.object_id
             with no_object_id_recompute():
-                wanted, session = self._send(answer, get_object_tree(answer), time.monotonic() - start)
+                wanted, session = self._send(found, get_object_tree(found), time.monotonic() - start)
                 push = partial(self._push_object, run, session)
-                push_objects(get_all_nested_objects(answer), push, object_ids_to_push=wanted)
+                push_objects(get_all_nested_objects(found), push, object_ids_to_push=wanted)
         except RunNotRunningException:
             raise
         except Exception as error:
