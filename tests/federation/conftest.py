@@ -19,12 +19,8 @@ def small_body() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def flowers_own_waits() -> Iterator[None]:
-    """A server in this process changes how long Flower waits for the objects of a message, and how many it pulls."""
+def flowers_own_limits() -> Iterator[None]:
+    """A server in this process changes how many bytes of a message Flower pulls, and how long it waits for them."""
     yield
-    if (utils := sys.modules.get("flwr.supercore.inflatable.inflatable_utils")) is None:
-        return
-    for function in (utils.pull_objects, utils.pull_and_inflate_object_from_tree):
-        function.__kwdefaults__.update(initial_backoff=utils.PULL_INITIAL_BACKOFF, max_time=utils.PULL_MAX_TIME)
     if grid := sys.modules.get("flwr.superlink.grid.http_grid"):
-        vars(grid)["pull_objects"] = utils.pull_objects
+        vars(grid)["pull_objects"] = sys.modules["flwr.supercore.inflatable.inflatable_utils"].pull_objects

@@ -12,16 +12,11 @@ from flwr.supercore.inflatable import inflatable_utils
 from flwr.superlink.grid import http_grid
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.flower import shorten_object_waits
 from fedbm.federation.protocol.flower_records import limit_messages
 
 
 def test_a_missing_object_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
-        defaults = function.__kwdefaults__
-        assert defaults is not None
-        monkeypatch.setattr(function, "__kwdefaults__", dict(defaults))
-    shorten_object_waits(7200.0)
+    limit_messages(1000, 7200.0)
     waits: list[float] = []
     monkeypatch.setattr("threading.Event.wait", lambda event, timeout=None: waits.append(timeout) or True)
     tries = iter([False, True])
@@ -31,13 +26,22 @@ def test_a_missing_object_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) ->
             return b"content"
         raise inflatable_utils.ObjectUnavailableError(name)
 
-    assert inflatable_utils.pull_objects(["a"], pull) == {"a": b"content"}
+    assert http_grid.pull_objects(["a"], pull) == {"a": b"content"}
     assert any(wait is not None and 0.08 <= wait <= 0.12 for wait in waits)
+
+
+def test_an_object_that_never_arrives_is_not_waited_for_long() -> None:
+    def pull(name: str) -> bytes:
+        raise inflatable_utils.ObjectUnavailableError(name)
+
+    limit_messages(1000, 0.3)
+    with pytest.raises(inflatable_utils.ObjectPullError, match="timeout"):
+        http_grid.pull_objects(["a"], pull)
 
 
 def test_a_message_that_is_too_large_is_not_pulled_to_its_end() -> None:
     assert "= pull_objects(" in inspect.getsource(http_grid.HttpGrid.pull_messages)
-    limit_messages(1000)
+    limit_messages(1000, 60.0)
     pulled: list[str] = []
 
     def pull(name: str) -> bytes:

@@ -185,15 +185,3 @@ def end_active_runs(folder: Path) -> int:
     for run in active:
         call_control(folder, "stop-run", run_id=run)
     return len(active)
-
-
-def shorten_object_waits(longest: float) -> None:
-    """Let this process try again after 0.1 s, not 1 s, when an object of a message has not arrived yet.
-
-    It waits *longest* seconds for all objects of a message, not two hours as in Flower.
-    """
-    from flwr.supercore.inflatable import inflatable_utils
-
-    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
-        defaults: dict[str, Any] = function.__kwdefaults__  # type: ignore[assignment]
-        defaults |= {"initial_backoff": 0.1, "max_time": longest}

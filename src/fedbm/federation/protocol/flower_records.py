@@ -105,8 +105,12 @@ def fetch(grid: Grid, message_id: str) -> Envelope | None:
         raise FedBMError("its answer cannot be decoded") from error
 
 
-def limit_messages(most: int) -> None:
-    """Let this process refuse a message with more than *most* bytes, before it is in memory as a whole."""
+def limit_messages(most: int, longest: float) -> None:
+    """Let this process refuse a message with more than *most* bytes, before it is in memory as a whole.
+
+    A node can announce objects that it never sends. So this process waits *longest* seconds for them, not two hours as
+    in Flower, and looks for them again after 0.1 s, not 1 s.
+    """
     from flwr.supercore.inflatable.inflatable_utils import pull_objects
     from flwr.superlink.grid import http_grid
 
@@ -122,6 +126,6 @@ def limit_messages(most: int) -> None:
                 raise FedBMError(f"its message has more than {most:,} bytes, the most that this run needs")
             return content
 
-        return pull_objects(object_ids, pull, **options)
+        return pull_objects(object_ids, pull, initial_backoff=0.1, max_time=longest, **options)
 
     vars(http_grid)["pull_objects"] = pull_within_limit

@@ -33,7 +33,6 @@ from fedbm.engine.round_loop import Event, RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.flower import shorten_object_waits
 from fedbm.federation.deploy.registration import find_registered
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
 from fedbm.federation.deploy.supervisor import MARK
@@ -64,7 +63,6 @@ def main(grid: Grid, context: Context) -> None:
     if os.environ.get(MARK, str(folder)) != str(folder):  # anyone on this machine can start a run
         raise FedBMError("folder must be the folder of this server")
     run = ServerRun(grid, agree(*read_run_file(config)), folder)
-    shorten_object_waits(run.options.deadline_s)  # a node can announce objects that it never sends
     numeric = numeric_settings(run.config.engine, run.config.train.precision)
     with run.folder.lock():
         try:
@@ -158,7 +156,7 @@ class ServerRun:
         pieces = broadcast(method, model, start.server, progress.round + 1)
         sets, notes = self.load_sets(), list[str]()
         expected = expected_upload(method, model, self.task, pieces)
-        limit_messages(size_of(expected) + MAX_OTHER_BYTES)
+        limit_messages(size_of(expected) + MAX_OTHER_BYTES, self.options.deadline_s)
         steps: Steps = plain_steps
         if uses_cuda_graphs(config.engine, method, self.device):  # as in one process
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
