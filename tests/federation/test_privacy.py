@@ -236,6 +236,7 @@ def test_reported_losses_survive_a_restart_of_the_server(tiny: dict[str, Any], t
     [
         ("fednh", {}, "fednh sends exact label counts"),
         ("fedavg", {"evaluate": "nodes"}, "nodes would send exact confusion matrices"),
+        ("fedavg", {"dp_noise": 1e-9}, "dp_noise must be 0 or at least 1e-06, not 1e-09"),
         ("fedavg", {"dp_clip": 1e10}, "dp_clip must be at most 1000000000, not 10000000000"),
     ],
 )

@@ -18,7 +18,7 @@ from fedbm.engine.evaluate import global_states
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.federation_options import RESULT_OPTIONS, FederationOptions
-from fedbm.federation.protocol.messages import make_terms
+from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
 from fedbm.methods import all_methods
 from fedbm.methods.base import Method, Task
 from fedbm.runs.plan import check_trained, load_dataset, make_task
@@ -99,10 +99,12 @@ def find_entry(config: Config) -> Entry:
 
 
 def check_privacy(method: Method, options: FederationOptions) -> None:
-    """Raise FedBMError if exact numbers would leave a site alongside the noisy ones."""
+    """Raise FedBMError if exact numbers would leave a site alongside the noisy ones, or if nodes refuse the noise."""
     if "label_counts" in method.shares:
         raise FedBMError(
             f"{method.name} sends exact label counts, so dp_noise would protect nothing; choose another method"
         )
     if options.evaluate != "server":
         raise FedBMError('nodes would send exact confusion matrices; with dp_noise set evaluate = "server"')
+    if options.dp_noise < (least := PRIVACY_LIMITS["noise"][0]):
+        raise FedBMError(f"dp_noise must be 0 or at least {least:g}, not {options.dp_noise:g}")
