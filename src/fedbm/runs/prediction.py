@@ -64,7 +64,7 @@ class Model:
         positions = torch.arange(len(pixels))
         labels = positions.to(self.device)  # not used, but on the device of the model
         samples = Samples(torch.from_numpy(pixels), labels, positions, self.task.normalise().to(self.device))
-        return predict_probabilities(self.method, self.module, samples)
+        return predict_probabilities(self.module, samples)
 
     def classify(self, paths: str | Path | Iterable[str | Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
         """Yield each file, or each file of a folder, with its probabilities [K] or the reason why it cannot be read."""
