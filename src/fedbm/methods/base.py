@@ -166,7 +166,6 @@ class Method(ABC):
     server_step_uses_updates: ClassVar[bool] = False  # server_step() is skipped in a round without a usable update
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
-    colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
     # option → (other option, its values for which the option applies); the CLI refuses an option without effect
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
