@@ -61,6 +61,7 @@ def test_models_vote_by_their_mean_probabilities_or_are_scored_one_by_one(ensemb
     states = [{"of_each": torch.tensor(p).log()} for p in ([0.1, 0.9], [0.6, 0.4])]
     method = SimpleNamespace(
         ensemble=ensemble,
+        trained_parts=("of_each",),
         global_states=lambda server, clients: iter(states),
     )
     sets = {"test": samples([[1]], [1], torch.float32)}

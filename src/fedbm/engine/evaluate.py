@@ -16,7 +16,7 @@ from fedbm.engine.local_training import Samples
 from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, Traffic, is_better
 from fedbm.engine.server_average import averaged_pieces
 from fedbm.errors import DivergenceError, FedBMError
-from fedbm.methods.base import Facts, Method, State, load_state
+from fedbm.methods.base import Facts, Method, State, find_missing, load_state
 from fedbm.utils.metrics import (
     NAMES,
     Array,
@@ -66,6 +66,11 @@ def score_states(
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
     votes: dict[str, Array] = {}
     for state in states:
+        if missing := find_missing(method, model, state):  # the model would have those of its last client
+            raise FedBMError(
+                f"{method.name} has no whole model to score: {missing[0]} stays at the clients. Set common_model = "
+                "False, or yield whole models in global_states."
+            )
         load_state(model, state)
         with autocast(device, precision):
             computed = {name: _compute_probabilities(model, data) for name, data in sets.items()}

@@ -366,6 +366,12 @@ def frozen_names(model: nn.Module) -> set[str]:
     }
 
 
+def find_missing(method: Method, model: nn.Module, state: State) -> list[str]:
+    """Return the tensors of trained parts that *state* lacks, without frozen layers, which everyone has."""
+    found = state.keys() | frozen_names(model)
+    return [name for name in model.state_dict() if name not in found and name.partition(".")[0] in method.trained_parts]
+
+
 def unfrozen_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return the parameters outside frozen layers, by name."""
     frozen = frozen_names(model)
