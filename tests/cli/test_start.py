@@ -54,6 +54,14 @@ def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str
     assert "PyTorch was imported" not in err
 
 
+@pytest.mark.parametrize("command", ["list", "run"])
+def test_numpy_is_imported_before_pytorch(command: str, tmp_path: Path) -> None:
+    """PyTorch swallows a Ctrl-C that interrupts its own import of NumPy, and NumPy then lacks half of its names."""
+    (tmp_path / "torch.py").write_text("import sys\nraise ImportError(f'after NumPy: {\"numpy\" in sys.modules}')")
+    _, err = started(["-m", "fedbm", command], tmp_path).communicate()
+    assert "after NumPy: True" in err
+
+
 MISSING = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
 
 
@@ -131,3 +139,10 @@ def test_output_to_a_full_disk_is_one_sentence(words: list[str]) -> None:
         _, err = process.communicate()
     assert process.returncode == 2
     assert "No space left on device" in one_sentence(err)
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_ignored(closed: int, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m fedbm list --out {tmp_path} {closed}>&-"
+    process = subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, text=True)
+    assert process.returncode == 0

@@ -43,15 +43,26 @@ def test_the_highest_validation_accuracy_plus_f1_is_reported_the_earliest_on_tie
     assert all(torch.equal(value, expected[name]) for name, value in best.items()), "and the model is that round's"
 
 
+class Scores(torch.nn.Module):
+    """The same logits for every image."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_each = torch.nn.Parameter(torch.zeros(2))
+
+    def forward(self, images):
+        return self.of_each.expand(len(images), 2)
+
+
 @pytest.mark.parametrize(("ensemble", "accuracy", "matrix"), [(True, 1.0, [[0, 0], [0, 1]]), (False, 0.5, None)])
 def test_models_vote_by_their_mean_probabilities_or_are_scored_one_by_one(ensemble, accuracy, matrix):
     """One sample of class 1. The first model gives it 0.9, the second 0.4: their mean is right, the second is not."""
-    model = torch.nn.ParameterList([torch.zeros(2)])
-    states = [{"0": torch.tensor(p).log()} for p in ([0.1, 0.9], [0.6, 0.4])]
+    model = Scores()
+    states = [{"of_each": torch.tensor(p).log()} for p in ([0.1, 0.9], [0.6, 0.4])]
     method = SimpleNamespace(
         ensemble=ensemble,
+        trained_parts=("of_each",),
         global_states=lambda server, clients: iter(states),
-        logits=lambda model, images: model[0].expand(len(images), 2),
     )
     sets = {"test": samples([[1]], [1], torch.float32)}
     (scores, found) = run_to_end(score_states(method, model, method.global_states({}, {}), sets, "fp32"))["test"]
@@ -65,7 +76,7 @@ def test_scoring_uses_eval_mode_and_does_not_change_the_model():
     model = method.model(task()).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     one_by_one = [model.eval()(data.batch(torch.tensor([i]))[0]).softmax(1) for i in range(3)]
-    found = predict_probabilities(method, model.train(), data)
+    found = predict_probabilities(model.train(), data)
     assert np.allclose(found, torch.cat(one_by_one).detach().numpy(), atol=1e-6)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

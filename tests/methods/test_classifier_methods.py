@@ -158,9 +158,9 @@ def test_fedrods_personal_head_changes_no_global_score():
     [state] = method.global_states(server, {0: {"personal.weight": torch.full((3, 6), 50.0)}})
     load_state(model, state)
     model.eval()
-    assert torch.equal(method.logits(model, images), model.head(model.body(images)))
+    assert torch.equal(model(images), model.head(model.body(images)))
     load_state(model, method.personal_state(server, {"personal.bias": torch.tensor([0.0, 0.0, 99.0])}))
-    assert method.logits(model, images).argmax(1).tolist() == [2, 2, 2]
+    assert model(images).argmax(1).tolist() == [2, 2, 2]
 
 
 def test_a_client_with_one_class_has_no_generic_loss_when_absent_classes_are_masked():
@@ -280,7 +280,7 @@ def test_fedproto_predicts_the_nearest_known_prototype():
     model.prototypes.value.copy_(torch.tensor([[0.0, 0.0], [4.0, 0.0], [1.0, 1.0]]))
     model.prototypes.known.copy_(torch.tensor([True, True, False]))
     images = torch.tensor([[1.0, 1.0], [3.0, 0.0]]).view(2, 1, 1, 2)
-    logits = method.logits(model, images)
+    logits = model(images)
     assert torch.allclose(logits[:, :2], torch.tensor([[-2.0, -10.0], [-9.0, -1.0]]), atol=1e-5)
     assert logits[:, 2].tolist() == [-math.inf] * 2
 
@@ -319,7 +319,7 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     logits = 3.0 * g @ model.head.frame + torch.tensor([math.log(4), math.log(2), -math.inf])
     found = method.loss(model, Batch(images, labels), context)["cross_entropy"]
     assert found.item() == pytest.approx(F.cross_entropy(logits, labels).item(), abs=1e-6)
-    assert torch.allclose(method.logits(model, images), 3.0 * g @ model.head.frame), "probabilities include β"
+    assert torch.allclose(model(images), 3.0 * g @ model.head.frame), "probabilities include β"
     pieces = method.broadcast(server, 4)
     assert pieces["frame"].version == 0
     assert "head.frame" not in pieces["model"].state

@@ -198,6 +198,24 @@ def test_a_method_of_ones_own_that_trains_nothing(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+class SiloBN(FedAvg):
+    name = "silobn"
+
+    def local_names(self, model):
+        return {name for name in model.state_dict() if "running_" in name}
+
+
+class PersonalSiloBN(SiloBN):
+    common_model = False
+
+
+def test_a_method_whose_server_has_no_whole_model_must_say_so(tmp_path):
+    tiny = {"size": 16, "width": 4, "rounds": 1, "clients": 2, "out": tmp_path}
+    with pytest.raises(FedBMError, match=r"silobn has no whole model to score: body\.bn1\.running_mean stays"):
+        fedbm.simulate("digits", method=SiloBN(), **tiny)
+    assert fedbm.simulate("digits", method=PersonalSiloBN(), **tiny).finished
+
+
 def test_a_body_of_ones_own_serves_every_method(tmp_path):
     for name in METHODS:
         options = settings(name, rounds=1, out=str(tmp_path))

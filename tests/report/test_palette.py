@@ -6,7 +6,7 @@ import pytest
 
 from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.methods import METHODS
-from fedbm.report.figures.palette import assign_colours, dash_pattern, mark_shape
+from fedbm.report.figures.palette import STATED, assign_colours, dash_pattern, mark_shape
 from fedbm.report.figures.svg import series
 
 TITLES = [method.title for method in METHODS.values()]
@@ -29,11 +29,11 @@ def test_the_methods_differ_and_a_stated_colour_belongs_to_one() -> None:
     numbers = assign_colours(TITLES)
     assert len({look(number) for number in numbers.values()}) == len(METHODS)
     assert len({dot(number) for number in numbers.values()}) == len(METHODS)
-    for stated in (method for method in METHODS.values() if method.colour is not None):
-        assert numbers[stated.title] == stated.colour
-        shared = [name for name, number in numbers.items() if series(number) == series(stated.colour)]
-        assert shared == [stated.title]
-        assert dash_pattern(stated.colour) == ()
+    for title, stated in STATED.items():
+        assert numbers[title] == stated
+        shared = [name for name, number in numbers.items() if series(number) == series(stated)]
+        assert shared == [title]
+        assert dash_pattern(stated) == ()
 
 
 @pytest.mark.parametrize("name", shipped_experiments())

@@ -51,6 +51,8 @@ def add_all_settings(parser: Parser, section: str | None = None, without: Iterab
     parser.epilog = "All settings in 'fedbm config' are flags, and so are a method's in 'fedbm methods NAME'."
     parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"
     if parser.scope == "all":
+        import numpy  # noqa: F401 (PyTorch would swallow a Ctrl-C that interrupts its own import of NumPy)
+
         from fedbm.runs.run_config import keys, option_flags
 
         _add_keys(parser, [key for key in keys() if key.is_option])

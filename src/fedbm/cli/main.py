@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.quiet = args.json  # only print_json() writes to standard output
             load_command(args.command).execute(args, console)
         finally:
-            sys.stdout.flush()  # at exit it would be too late to ignore a broken pipe
+            print(end="", flush=True)  # at exit it would be too late to ignore a broken pipe; stdout may be closed
         return 0
     except FedBMError as error:
         sentence = str(error)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno and not error.filename:  # standard output is full
             _discard_output()
-        sentence = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        sentence = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     print("fedbm:", " ".join(sentence.splitlines()), file=sys.stderr)
     return 2
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,7 @@ from fedbm.engine.local_training import Samples
 from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, Traffic, is_better
 from fedbm.engine.server_average import averaged_pieces
 from fedbm.errors import DivergenceError, FedBMError
-from fedbm.methods._average import NothingToAverage
-from fedbm.methods.base import Facts, Method, State, load_state
+from fedbm.methods.base import Facts, Method, State, find_missing, load_state
 from fedbm.utils.metrics import (
     NAMES,
     Array,
@@ -36,16 +34,16 @@ Scores = dict[str, float | None]
 Matrices = tuple[tuple[tuple[int, ...], ...], ...]
 
 
-def predict_probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
+def predict_probabilities(model: nn.Module, data: Samples) -> Array:
     """Return the class probabilities [n,K] of all samples, in order, with the model in eval mode."""
-    return _fetch(_compute_probabilities(method, model, data), model)
+    return _fetch(_compute_probabilities(model, data), model)
 
 
-def _compute_probabilities(method: Method, model: nn.Module, data: Samples) -> torch.Tensor:
+def _compute_probabilities(model: nn.Module, data: Samples) -> torch.Tensor:
     """Return the probabilities where the model is. On a GPU they are queued, and the caller does not wait."""
     model.eval()
     with torch.inference_mode():
-        return torch.cat([method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()])
+        return torch.cat([model(images).double().softmax(dim=1) for images, _ in data.batches()])
 
 
 def _fetch(found: torch.Tensor, model: nn.Module) -> Array:
@@ -68,9 +66,14 @@ def score_states(
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
     votes: dict[str, Array] = {}
     for state in states:
+        if missing := find_missing(method, model, state):  # the model would have those of its last client
+            raise FedBMError(
+                f"{method.name} has no whole model to score: {missing[0]} stays at the clients. Set common_model = "
+                "False, or yield whole models in global_states."
+            )
         load_state(model, state)
         with autocast(device, precision):
-            computed = {name: _compute_probabilities(method, model, data) for name, data in sets.items()}
+            computed = {name: _compute_probabilities(model, data) for name, data in sets.items()}
         yield from wait_until_idle(device)
         for name, data in sets.items():
             predicted = _fetch(computed[name], model)
@@ -99,22 +102,16 @@ def score_samples(data: Samples, predicted: Array) -> tuple[Scores, Array]:
     return scores, np.stack([confusion_matrix(truth[mask], guess[mask], classes) for mask in masks])
 
 
-def global_states(method: Method, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-    """Yield the method's global states: none if they are made of client states and *clients* is empty."""
-    with suppress(NothingToAverage):
-        yield from method.global_states(server, clients)
-
-
 def score_confusion(matrix: Array) -> Scores:
     """Return the scores of a confusion matrix. The AUC is None because it needs probabilities."""
     values: Scores = {**scores_from_confusion(matrix), "auc": None}
     return {name: values[name] for name in NAMES}
 
 
-def personal_confusion(method: Method, model: nn.Module, state: State, data: Samples) -> Array:
+def personal_confusion(model: nn.Module, state: State, data: Samples) -> Array:
     """Return the confusion matrix [K,K] of one client's own model on these samples."""
     load_state(model, state)
-    predicted = predict_probabilities(method, model, data)
+    predicted = predict_probabilities(model, data)
     return confusion_matrix(data.labels[data.indices].cpu().numpy(), predicted.argmax(axis=1), predicted.shape[1])
 
 
@@ -129,7 +126,7 @@ def personal_score(
     """Return the accuracy of each client's own model on common samples, weighted by that client's label mix."""
     scores: dict[str, float] = {}
     for client, state in clients.items():
-        matrix = personal_confusion(method, model, method.personal_state(server, state), data)
+        matrix = personal_confusion(model, method.personal_state(server, state), data)
         if (accuracy := label_mix_accuracy(matrix, facts[client].label_counts)) is not None:
             scores[str(client)] = accuracy
     return PersonalScores(float(np.mean(list(scores.values()))), scores) if scores else None
@@ -153,7 +150,8 @@ def evaluate_round(loop: RoundLoop, round_: int, average: State | None) -> Gener
     if loop.held_out is not None:
         if is_last and average is not None and averaged is not None:
             averaged = dataclasses.replace(averaged, held_out=(yield from _score_held_out(loop, [average])))
-        more = {"averaged": averaged, "held_out": (yield from _score_held_out(loop, _global_states(loop)))}
+        states = loop.method.global_states(loop.server, loop.states)
+        more = {"averaged": averaged, "held_out": (yield from _score_held_out(loop, states))}
     if loop.sets and loop.method.personalises:  # it costs one evaluation per client
         facts, test = loop.cohort.census(), loop.sets["test"]
         with autocast(test.labels.device, loop.train.precision):
@@ -164,7 +162,7 @@ def evaluate_round(loop: RoundLoop, round_: int, average: State | None) -> Gener
 def _score(loop: RoundLoop, round_: int, averaged: State | None = None) -> Generator[None, None, ModelScores | None]:
     """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
     if loop.sets:
-        states = [averaged] if averaged is not None else _global_states(loop)
+        states = [averaged] if averaged is not None else loop.method.global_states(loop.server, loop.states)
         scores = yield from score_states(loop.method, loop.model, states, loop.sets, loop.train.precision)
         return join_scores(scores) if scores else None
     assert isinstance(loop.cohort, ScoringCohort)
@@ -189,10 +187,6 @@ def _score_held_out(loop: RoundLoop, states: Iterable[State]) -> Generator[None,
     scores = yield from score_states(loop.method, loop.model, states, sets, loop.train.precision)
     assert scores is not None
     return nested_tuples(scores["held_out"][1])
-
-
-def _global_states(loop: RoundLoop) -> Iterator[State]:
-    return global_states(loop.method, loop.server, loop.states)
 
 
 def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:

@@ -32,8 +32,8 @@ from fedbm.methods.base import (
     State,
     Task,
     Upload,
+    frozen_names,
     move_to,
-    names_not_sent,
     train_only,
 )
 from fedbm.models.generator_loss import batch_norms
@@ -217,8 +217,8 @@ def train_client(
 def finish_client(method: Method, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
     """Return what the client uploads and its new own state. Frozen layers are not uploaded: they are as received."""
     upload, own = method.finish_client(model, data, context, facts)
-    fixed = names_not_sent(method, model)
-    return {name: value for name, value in upload.items() if name not in fixed}, own
+    frozen = frozen_names(model)
+    return {name: value for name, value in upload.items() if name not in frozen}, own
 
 
 def descend(

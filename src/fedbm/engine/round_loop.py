@@ -21,7 +21,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.clients.cohort import Cohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
-from fedbm.engine.evaluate import evaluate_round, global_states
+from fedbm.engine.evaluate import evaluate_round
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.round_record import AveragedScores, ClientRound, Dropped, Evaluation, RoundRecord, Traffic, is_better
 from fedbm.engine.run_folder import RunFolder
@@ -327,9 +327,9 @@ class RoundLoop:
 
     def common_state(self) -> State | None:
         """Return the one state that is scored; None if there are several, or if it is a single client's own."""
-        several = list(islice(global_states(self.method, self.server, self.states), 2))
+        several = list(islice(self.method.global_states(self.server, self.states), 2))
         is_personal = self.method.personalises and len(self.states) == 1
-        if len(several) != 1 or (is_personal and next(global_states(self.method, self.server, {}), None) is None):
+        if len(several) != 1 or (is_personal and next(self.method.global_states(self.server, {}), None) is None):
             return None
         return several[0]
 

@@ -16,10 +16,6 @@ from torch import Tensor, nn
 from fedbm.methods.base import OwnData, State, Upload, copy_all
 
 
-class NothingToAverage(ValueError):
-    """There are no states to average."""
-
-
 class Average:
     """Add states one by one. Only one sum is kept in memory.
 
@@ -42,14 +38,11 @@ class Average:
         exact = [torch.empty_like(state[name], dtype=torch.float64) for name in real]
         copy_all(exact, [state[name] for name in real])
         if not self._sums:
-            if real:
-                torch._foreach_mul_(exact, weight)
-            self._sums = {**state, **dict(zip(real, exact, strict=True))}
-        else:
-            if real:
-                torch._foreach_add_([self._sums[name] for name in real], exact, alpha=weight)
-            for name in state.keys() - set(real):
-                self._sums[name] = torch.maximum(self._sums[name], state[name])
+            self._sums = {**state, **{name: torch.zeros_like(value) for name, value in zip(real, exact, strict=True)}}
+        if real:
+            torch._foreach_add_([self._sums[name] for name in real], exact, alpha=weight)
+        for name in state.keys() - set(real):
+            self._sums[name] = torch.maximum(self._sums[name], state[name])
         self._dtypes = {name: value.dtype for name, value in state.items()}
         self.weight += weight
 
@@ -58,8 +51,6 @@ class Average:
 
     def exact(self) -> State:
         """Return the mean in float64."""
-        if self.weight <= 0:
-            raise NothingToAverage("nothing to average")
         return {name: total / self.weight if total.is_floating_point() else total for name, total in self._sums.items()}
 
 

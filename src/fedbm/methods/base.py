@@ -163,11 +163,9 @@ class Method(ABC):
     shares: ClassVar[tuple[str, ...]] = ("n",)  # fields of Facts that a client sends to the server
     class_statistics: ClassVar[str] = ""  # statistics of each class that an upload contains, as a site reads them
     local_parts: ClassVar[tuple[str, ...]] = ()  # parts of the model that stay at the client; the server has none
-    copy_prefixes: ClassVar[tuple[str, ...]] = ()  # of names of tensors that are second copies of the model's
     server_step_uses_updates: ClassVar[bool] = False  # server_step() is skipped in a round without a usable update
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
-    colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
     # option → (other option, its values for which the option applies); the CLI refuses an option without effect
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
@@ -188,7 +186,10 @@ class Method(ABC):
 
     @abstractmethod
     def model(self, task: Task) -> nn.Module:
-        """Return the model with its initial weights, on the CPU. Raise FedBMError if it does not support the task."""
+        """Return the model with its initial weights, on the CPU. Raise FedBMError if it does not support the task.
+
+        Its output for images [B,C,H,W] are logits [B,K]; their softmax gives the probabilities.
+        """
 
     def server_init(self, model: Any) -> State:
         """Return the server's state before the first round."""
@@ -210,8 +211,10 @@ class Method(ABC):
 
     def client_init(self, task: Task, facts: Facts) -> State:
         """Return a client's own state before its first round. The client keeps it between rounds."""
-        keeps = not set(self.local_parts).isdisjoint(self.trained_parts)
-        return self.copy_trained(self.model(task))[1] if keeps else {}
+        is_default = type(self).local_names is Method.local_names
+        if is_default and set(self.local_parts).isdisjoint(self.trained_parts):
+            return {}  # without the time that a model takes
+        return self.copy_trained(self.model(task))[1]
 
     def start_client(self, model: Any, received: State, client: State, facts: Facts) -> State:
         """Load the received state and the client's own state into the model; return the context of its steps."""
@@ -228,9 +231,13 @@ class Method(ABC):
         return tuple(dict.fromkeys(part for phase in self.phases(1) for part in phase.train))
 
     def copy_trained(self, model: nn.Module) -> tuple[State, State]:
-        """Copy the tensors of the trained parts: those that are shared, and those that stay at the client."""
+        """Copy the tensors of the trained parts: those that are uploaded, and those that stay at the client.
+
+        Frozen layers are not uploaded, because everyone has them.
+        """
         state, local = copy_state(model, self.trained_parts), self.local_names(model)
-        return {n: v for n, v in state.items() if n not in local}, {n: v for n, v in state.items() if n in local}
+        here = local | frozen_names(model)
+        return {n: v for n, v in state.items() if n not in here}, {n: v for n, v in state.items() if n in local}
 
     def sample_randomness(self, model: Any, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
         """Return everything random in the next *steps* steps, as CPU tensors with the step as first dimension."""
@@ -276,11 +283,6 @@ class Method(ABC):
     def personal_state(self, server: State, client: State) -> State:
         """Return the model state that a client uses itself. Called only if the method personalises."""
         return self.model_state({**server, **client})
-
-    def logits(self, model: Any, images: Tensor) -> Tensor:
-        """Return logits [B,K]; their softmax gives the probabilities."""
-        logits: Tensor = model(images)
-        return logits
 
     def sample_images(self, model: Any, task: Task, columns: int) -> Tensor | None:
         """Return images for the report, [K, columns, C, s, s] in [0,1], from a model with the server's state."""
@@ -364,16 +366,16 @@ def frozen_names(model: nn.Module) -> set[str]:
     }
 
 
+def find_missing(method: Method, model: nn.Module, state: State) -> list[str]:
+    """Return the tensors of trained parts that *state* lacks, without frozen layers, which everyone has."""
+    found = state.keys() | frozen_names(model)
+    return [name for name in model.state_dict() if name not in found and name.partition(".")[0] in method.trained_parts]
+
+
 def unfrozen_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return the parameters outside frozen layers, by name."""
     frozen = frozen_names(model)
     return [(name, parameter) for name, parameter in model.named_parameters() if name not in frozen]
-
-
-def names_not_sent(method: Method, model: nn.Module) -> set[str]:
-    """Return the names of frozen layers, also in the method's copies of the model: clients have them already."""
-    frozen = frozen_names(model)
-    return frozen.union(*({prefix + name for name in frozen} for prefix in method.copy_prefixes))
 
 
 def trained_parameters(model: nn.Module) -> tuple[list[str], list[Tensor], list[Tensor]]:

@@ -45,7 +45,6 @@ class CCVR(FedAvg):
     shares = ("n", "label_counts")
     class_statistics = "the mean and covariance of the features of each class"
     server_step_uses_updates = True
-    copy_prefixes = (TRAINED,)
 
     calibration_steps: int = option(200, "Adam steps of the head on virtual features per round", least=1)
     calibration_batch: int = option(64, "virtual features per calibration step", least=1)
@@ -56,13 +55,14 @@ class CCVR(FedAvg):
         classes, features = state["head.weight"].shape
         zeros = {MEAN: (classes, features), COVARIANCE: (classes, features, features), COUNTS: (classes,)}
         gaussians = {name: state["head.weight"].new_zeros(shape) for name, shape in zeros.items()}
-        return {**state, **gaussians, **{TRAINED + name: value.clone() for name, value in state.items()}}
+        copies = {TRAINED + name: value.clone() for name, value in self.copy_trained(model)[0].items()}
+        return {**state, **gaussians, **copies}
 
     def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         return {**super().broadcast(server, round_), "trained": Piece(round_, with_prefix(server, TRAINED))}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        # frozen layers are only in the copy without the prefix
+        # frozen layers have no copy
         trained = {**self.model_state(received), **with_prefix(received, TRAINED, "")}
         super().start_client(model, trained, client, facts)
         return with_prefix(trained, "body.")

@@ -20,6 +20,5 @@ class Central(FedAvg):
 
     name = "central"
     title = "Central"
-    colour = 6
     shares = ()
     central = True

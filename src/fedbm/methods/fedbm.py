@@ -51,7 +51,6 @@ class FedBM(FedAvg):
 
     name = "fedbm"
     title = "FedBM"
-    colour = 0
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
         "temperature": ("classifier", ("distribution", "mean")),
         **dict.fromkeys(("condition", "pseudo_batch", "pseudo_in", "lambda_div", "lambda_dis"), ("generator", (True,))),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Facts, State, Task
+from fedbm.methods.base import Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.generator_loss import BATCH_NORMS
 
@@ -39,6 +39,3 @@ class FedBN(FedAvg):
     def local_names(self, model: nn.Module) -> set[str]:
         layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, BATCH_NORMS)]
         return {f"{name}.{tensor}" for name, layer in layers for tensor in layer.state_dict()}
-
-    def client_init(self, task: Task, facts: Facts) -> State:
-        return self.copy_trained(self.model(task))[1]

@@ -50,6 +50,13 @@ class ProtoModel(Classifier):
         super().__init__(body, head)
         self.prototypes = Prototypes(head.out_features, head.in_features)
 
+    def forward(self, images: Tensor) -> Tensor:
+        """Return −‖f(x) − C_k‖². A class without a prototype cannot be predicted."""
+        # Matrix products in TF32 would round the squared norms differently for each class.
+        exact = "donot_use_mm_for_euclid_dist"
+        distance = torch.cdist(self.features(images), self.prototypes.value, compute_mode=exact)
+        return torch.where(self.prototypes.known, -distance.square(), -torch.inf)
+
 
 @dataclass(frozen=True)
 class FedProto(FedAvg):
@@ -85,13 +92,6 @@ class FedProto(FedAvg):
 
     def aggregator(self, server: State, clients: int) -> PrototypeMean:
         return PrototypeMean(self.weight_of, server)
-
-    def logits(self, model: ProtoModel, images: Tensor) -> Tensor:
-        """Return −‖f(x) − C_k‖². A class without a prototype cannot be predicted."""
-        # Matrix products in TF32 would round the squared norms differently for each class.
-        exact = "donot_use_mm_for_euclid_dist"
-        distance = torch.cdist(model.features(images), model.prototypes.value, compute_mode=exact)
-        return torch.where(model.prototypes.known, -distance.square(), -torch.inf)
 
 
 class PrototypeMean(MeanWithSums):

@@ -54,4 +54,5 @@ class FedRep(FedAvg):
         heads = Average()
         for client in clients.values():
             heads.add(with_prefix(client, "head."), 1.0)
-        yield {**server, **heads.result()}
+        if clients:
+            yield {**server, **heads.result()}

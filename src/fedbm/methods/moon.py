@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods.base import Batch, Facts, OwnData, State, frozen_names, with_prefix
+from fedbm.methods.base import Batch, Facts, OwnData, State, with_prefix
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
 
@@ -64,8 +64,7 @@ class Moon(FedAvg):
 
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, _ = super().finish_client(model, data, context, facts)
-        frozen = frozen_names(model)  # of the received body, too
-        return upload, with_prefix({n: v for n, v in upload.items() if n not in frozen}, "body.", "previous.")
+        return upload, with_prefix(upload, "body.", "previous.")
 
 
 def contrastive_loss(features: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:

@@ -95,7 +95,7 @@ def settings(run: RunView, *sections: str) -> dict[str, Any]:
 
     A setting that is newer than the run has its default, with which it changes no result.
     """
-    found = _defaults(run.method, sections)
+    found = default_settings(run.method, sections)
     for section in sections:
         found |= {f"{section}.{key}": value for key, value in run.config.get(section, {}).items()}
     if found.get("data.partition") == "file" and run.client_partition is not None:  # such as one made in Python
@@ -103,7 +103,8 @@ def settings(run: RunView, *sections: str) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in NOT_A_SETTING}
 
 
-def _defaults(method: str, sections: Sequence[str]) -> dict[str, Any]:
+def default_settings(method: str, sections: Sequence[str]) -> dict[str, Any]:
+    """Return {"train.lr": 0.01, …}: the defaults of these sections; none of [method] if the method is not known."""
     options = {section: METHODS.get(method) if section == "method" else SECTIONS.get(section) for section in sections}
     return {
         f"{section}.{one.name}": one.default
@@ -136,7 +137,7 @@ def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
     for method in dict.fromkeys(run.method for run in runs):
         own = [run for run in runs if run.method == method]
         read = [_read_settings(run) for run in own]
-        usual = _defaults(method, READ)
+        usual = default_settings(method, READ)
         keys = find_varying(read)
         for run, values in zip(own, read, strict=True):
             other = {key: values[key] for key in keys if values.get(key) not in (None, usual.get(key))}

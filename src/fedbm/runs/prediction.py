@@ -27,7 +27,7 @@ from fedbm.engine.evaluate import predict_probabilities
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError, prefix_errors
 from fedbm.language.concept_distribution import ConceptDistribution
-from fedbm.methods.base import Method, Task, load_state
+from fedbm.methods.base import Method, Task, find_missing, load_state
 from fedbm.models.backbone import body_factory
 from fedbm.runs.custom_method import describe_class, load_method, with_method
 from fedbm.runs.run_config import Config, make_config, method_values
@@ -64,7 +64,7 @@ class Model:
         positions = torch.arange(len(pixels))
         labels = positions.to(self.device)  # not used, but on the device of the model
         samples = Samples(torch.from_numpy(pixels), labels, positions, self.task.normalise().to(self.device))
-        return predict_probabilities(self.method, self.module, samples)
+        return predict_probabilities(self.module, samples)
 
     def classify(self, paths: str | Path | Iterable[str | Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
         """Yield each file, or each file of a folder, with its probabilities [K] or the reason why it cannot be read."""
@@ -182,8 +182,7 @@ def load_model(
             f"the weights of {folder} do not fit the model in its config.toml. If the run had its own body, pass it: "
             "load_model(…, make_body=…)."
         ) from error
-    trained = config.method.trained_parts
-    if missing := [name for name in module.state_dict() if name not in state and name.partition(".")[0] in trained]:
+    if missing := find_missing(config.method, module, state):
         raise FedBMError(
             f"{folder} has no common model: with {config.method.name}, every client keeps its own "
             f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"

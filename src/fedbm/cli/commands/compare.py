@@ -52,14 +52,12 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def run_configs(configs: Sequence[Config], to: str, console: Console) -> None:
-    """Run the configurations, print a table of their scores, and write a report to the file or folder *to*."""
+    """Run the configurations, print a table of their scores, and write a report to the file *to*."""
     from fedbm.report.render.terminal import report_tables
     from fedbm.report.write import make_report, report_path, save_report
     from fedbm.runs.method_comparison import run_grid
 
-    path = Path(to)
-    if path != Path(configs[0].engine.out):  # the runs may create that folder
-        report_path(path)  # before hours of computing
+    path = report_path(Path(to))  # before hours of computing
     jobs, failures = run_grid(configs, console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
@@ -67,7 +65,7 @@ def run_configs(configs: Sequence[Config], to: str, console: Console) -> None:
     report = make_report(folders)
     for table in report_tables(report):
         console.print(table)
-    page = save_report(report, report_path(path))
+    page = save_report(report, path)
     console.print(f"report: {page.resolve()} (open it in a browser; it needs no network)")
     check_failures(failures, len(jobs))
 

@@ -12,7 +12,7 @@ import argparse
 from rich.console import Console
 
 from fedbm.cli.commands.compare import SEEDS_HELP, run_configs
-from fedbm.cli.flags import add_setting, add_settings
+from fedbm.cli.flags import add_setting, add_settings, runs_folder
 
 METHODS = ("fedavg", "fedbm")
 SETTINGS = {"data": "digits", "clients": 10, "beta": 0.05, "rounds": 20}
@@ -41,5 +41,5 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     for part in describe_partition(first.partition, first.dataset):
         console.print(part)
     console.print()
-    run_configs(configs, configs[0].engine.out, console)
+    run_configs(configs, str(runs_folder(args) / "report.html"), console)
     console.print("next: 'fedbm run --help', or look at a folder of your own images: 'fedbm data inspect FOLDER'")

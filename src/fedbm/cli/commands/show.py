@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_json, add_settings, runs_folder
 from fedbm.cli.output import print_json
+
+if TYPE_CHECKING:
+    from fedbm.runs.run_view import RunView
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,23 +58,20 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if run.client_partition:
         console.print(partition_table(np.array(run.client_partition.counts), run.client_partition.classes))
     console.print("settings that are not the default:")
-    for line in changed_settings(run.config):
+    for line in changed_settings(run):
         console.print(f"  {line}")
     console.print("files:")
     for file in files:
         console.print(f"  {file['path']}  {file['bytes']:,} bytes")
 
 
-def changed_settings(config: Mapping[str, Any]) -> Iterator[str]:
+def changed_settings(run: RunView) -> Iterator[str]:
     """Yield a line per section with the settings that are not the default. Of an unknown method, all are shown."""
-    from fedbm.config.keys import keys_of, section_keys
-    from fedbm.methods import METHODS
+    from fedbm.report.grouping import default_settings
 
-    method = METHODS.get(config["method"]["name"])
-    keys = [*section_keys(), *(keys_of("method", method) if method else ())]
-    defaults = {(key.section, key.name): key.default for key in keys}
-    for section, values in config.items():
-        changed = {n: v for n, v in values.items() if (section, n) not in defaults or v != defaults[section, n]}
+    usual = default_settings(run.method, list(run.config))
+    for section, values in run.config.items():
+        changed = {name: value for name, value in values.items() if value != usual.get(f"{section}.{name}")}
         if changed:
             words = [f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in changed.items()]
             yield f"[{section}] {', '.join(words)}"

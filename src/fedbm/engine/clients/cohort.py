@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.round_record import ModelScores
-from fedbm.methods.base import Facts, Method, Piece, Pieces, State, Task, Upload, frozen_names, names_not_sent
+from fedbm.methods.base import Facts, Method, Piece, Pieces, State, Task, Upload, frozen_names
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,13 @@ class LocalSetup:
 
 
 def broadcast(method: Method, model: nn.Module, server: State, round_: int) -> dict[str, Piece]:
-    """Return the pieces that clients need. Tensors of frozen layers are a piece of their own, which is sent once.
-
-    If the method sends a second copy of the model, the frozen layers of the copy are not sent at all.
-    """
+    """Return the pieces that clients need. Tensors of frozen layers are a piece of their own, which is sent once."""
     pieces, frozen = method.broadcast(server, round_), frozen_names(model)
     fixed = {name: value for name, value in merge_pieces(pieces).items() if name in frozen}
     if not fixed:
         return pieces
-    not_sent = names_not_sent(method, model)
     rest = {
-        name: Piece(piece.version, {key: value for key, value in piece.state.items() if key not in not_sent})
+        name: Piece(piece.version, {key: value for key, value in piece.state.items() if key not in frozen})
         for name, piece in pieces.items()
     }
     return {**rest, "frozen": Piece(0, fixed)}

@@ -16,7 +16,7 @@ from fedbm.config.options import EngineOptions
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX, split_by_prefix
 from fedbm.engine.clients.cohort import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings, run_to_end
-from fedbm.engine.evaluate import global_states, personal_confusion, score_states
+from fedbm.engine.evaluate import personal_confusion, score_states
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.settings_files import NodeSettings, Policy, clear_refusal, read_settings, write_refusal
@@ -239,12 +239,12 @@ class Handler:
         own = {} if saved is None else {client: split_by_prefix(saved, OPTIMIZER_PREFIX)[0]}
         body = self._identify_answer(round_)
         precision = self.terms.config.train.precision
-        scores = run_to_end(score_states(method, model, global_states(method, received, own), sets, precision)) or {}
+        scores = run_to_end(score_states(method, model, method.global_states(received, own), sets, precision)) or {}
         body["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
         with autocast(self.run.device, precision):
             if method.personalises and own and "test" in sets:
                 state = method.personal_state(received, own[client])
-                body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
+                body["personal"] = personal_confusion(model, state, sets["test"]).tolist()
         if check_rules(self.site, self.terms, self.run) != policy:  # they may now keep these scores here
             raise Refusal("policy")
         self._record(

@@ -14,7 +14,6 @@ from typing import Any
 from fedbm.config.options import parse_numbers
 from fedbm.data.catalog.entries import CATALOG, Entry
 from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
-from fedbm.engine.evaluate import global_states
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.federation_options import RESULT_OPTIONS, FederationOptions
@@ -67,7 +66,7 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     if config.model.freeze or config.model.body != "resnet18":
         check_trained(config.method, task, config.train.epochs)
     server = config.method.server_init(config.method.model(task))
-    has_common_model = next(global_states(config.method, server, {}), None) is not None  # no client states here
+    has_common_model = next(config.method.global_states(server, {}), None) is not None  # no client states here
     if config.train.server_average and not has_common_model:
         raise FedBMError(no_common_model(config.method.name))
     inputs: dict[str, Any] = {  # without the nodes' images, which the server never sees

@@ -8,15 +8,15 @@ from itertools import count
 from fedbm.methods import METHODS
 from fedbm.report.figures.svg import SERIES
 
-STATED = {method.title: method.colour for method in METHODS.values() if method.colour is not None}
+STATED = {"FedBM": 0, "Central": 6}  # places in the palette that are kept for a method
 ORDER = [method.title for method in METHODS.values()]
 SHAPES = "osD"  # circle, square, diamond
 
 
 def assign_colours(names: Iterable[str]) -> dict[str, int]:
-    """Return a number for every name: a method's own if it states one, else the next free one.
+    """Return a number for every name: the one of STATED, else the next free one.
 
-    Methods come before their variants, in the order of METHODS. A colour that a method states is kept for it.
+    Methods come before their variants, in the order of METHODS.
 
     >>> assign_colours(["w/o LKCC", "FedAvg", "FedBM", "w/o CGDE"])
     {'w/o LKCC': 2, 'FedAvg': 1, 'FedBM': 0, 'w/o CGDE': 3}
