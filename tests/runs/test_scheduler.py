@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,6 +253,7 @@ def test_a_run_stops_when_its_next_round_would_end_too_late(monkeypatch: pytest.
     ended = Event(1, "done", record=SimpleNamespace(seconds={"total": 5.0}))  # type: ignore[arg-type]
     assert [is_last_round(ended, deadline) for deadline in (None, 106.0, 104.0, 90.0)] == [False, False, True, True]
     assert not is_last_round(Event(1, "train"), 90.0), "it is in the middle of a round"
+    assert not is_last_round(replace(ended, last=True), 90.0), "it has no next round, and writes its files"
 
 
 def test_when_no_second_is_left_runs_end_though_none_has_anything_to_say(

@@ -132,8 +132,13 @@ def seconds_until(deadline: float | None) -> float | None:
 
 
 def is_last_round(event: Event, deadline: float | None) -> bool:
-    """Return whether a run must stop after this event: if its next round takes as long, it ends after the deadline."""
-    return deadline is not None and event.record is not None and time.time() + event.record.seconds["total"] > deadline
+    """Return whether a run must stop after this event: if its next round takes as long, it ends after the deadline.
+
+    After its last round a run only writes its files.
+    """
+    if deadline is None or event.record is None or event.last:
+        return False
+    return time.time() + event.record.seconds["total"] > deadline
 
 
 def places_for(config: Config) -> list[Place]:
