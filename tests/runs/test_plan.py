@@ -14,9 +14,8 @@ import pytest
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedProx
-from fedbm.runs.custom_method import with_method
 from fedbm.runs.plan import make_plan
-from fedbm.runs.run_config import check_config, make_config, to_sections
+from fedbm.runs.run_config import check_config, make_config, to_sections, with_method
 
 
 def run_id(flat: dict[str, Any], **more: Any) -> str:
