@@ -16,12 +16,12 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.runs.callbacks import Callback, Notifier, RunInfo
+from fedbm.runs.callbacks import Callback, Notifier
 from fedbm.runs.custom_method import is_importable
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import show_runs
-from fedbm.runs.run_config import Config, to_values
+from fedbm.runs.run_config import Config
 from fedbm.runs.run_view import check_resumable
 from fedbm.runs.runner import run, run_path
 from fedbm.runs.scheduler import run_all, stop_in_time
@@ -119,8 +119,7 @@ def run_jobs(
             if on_event is not None:
                 on_event(job.title, news)
             if job.folder not in notifiers:
-                info = RunInfo(job.folder.name, job.folder, to_values(job.config))
-                notifiers[job.folder] = ends.enter_context(Notifier(callbacks, info))
+                notifiers[job.folder] = ends.enter_context(Notifier(callbacks, job.folder, job.config))
             notifiers[job.folder](news)
     return failures
 

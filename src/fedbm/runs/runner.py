@@ -39,11 +39,11 @@ from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task
-from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
+from fedbm.runs.callbacks import Callback, Notifier, check_callbacks
 from fedbm.runs.failure import clear_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_runs
-from fedbm.runs.run_config import Config, configure, keys, to_values
+from fedbm.runs.run_config import Config, configure, keys
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
@@ -125,7 +125,7 @@ def compute_run(
     if RunFolder(path).done:
         console.print("this run is finished; nothing to compute")
         return read_run(path)
-    notify = Notifier(callbacks, run_info(plan))
+    notify = Notifier(callbacks, path, plan.config)
     shown = {path: (plan.config.method.name, plan.config.train.rounds)}
     with notify, show_runs(console, shown) as show, closing(run(plan)) as events:
         for event in events:
@@ -156,10 +156,6 @@ def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bo
 
 def run_path(plan: Plan) -> Path:
     return Path(plan.config.engine.out).expanduser() / plan.id
-
-
-def run_info(plan: Plan) -> RunInfo:
-    return RunInfo(plan.id, run_path(plan), to_values(plan.config))
 
 
 def run(plan: Plan) -> Generator[Event, None, None]:
@@ -206,7 +202,7 @@ def _iterate_rounds(plan: Plan, device: torch.device) -> Generator[Event | None,
             return
         trackers = make_trackers(plan.config.engine.track)
         loop = prepare_round_loop(plan, folder, device)
-        with Notifier(trackers, run_info(plan)) as notify:
+        with Notifier(trackers, folder.path, plan.config) as notify:
             yield from iterate_loop(loop, notify)
             finish_simulation(plan, loop)
 

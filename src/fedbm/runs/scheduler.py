@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -162,45 +162,33 @@ def _start_worker(place: Place) -> RunProcess:
 
 
 def _work(pipe: Connection) -> None:
-    """Advance the runs of this process in turns until the parent closes the pipe."""
+    """Advance the runs of this process in turns until the parent closes the pipe.
 
-    def receive(is_busy: bool) -> Iterator[tuple[int, Job]]:
-        while pipe.poll(0 if is_busy else None):
-            is_busy = True
-            yield pipe.recv()
-
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        for news in advance_runs(receive):
-            pipe.send(news)
-
-
-def advance_runs(
-    receive: Callable[[bool], Iterator[tuple[int, Job]]],
-) -> Generator[tuple[int, Event | Failure | None], None, None]:
-    """Advance several runs in turns and yield (number, news). The news None means that the run is over.
-
-    *receive* returns the jobs that have arrived, as (number, job). If its argument is False, no run is active, and it
-    waits for a job. If the GPU fails, all runs of the process fail, and the iteration ends.
+    The pipe brings (number, job) and takes (number, news). The news None means that the run is over. If the GPU fails,
+    all runs of the process fail, and the process ends.
     """
     runs: dict[int, Generator[Event | None, None, None]] = {}
-    while True:
-        for number, job in receive(bool(runs)):
-            runs[number] = advance_run(job)
-        for number, run in list(runs.items()):
-            news: Event | Failure | None = None
-            try:
-                news = next(run)
-                if news is None:  # the run waits
-                    continue
-            except StopIteration:
-                del runs[number]
-            except Exception as error:  # the other runs of this process continue
-                del runs[number]
-                news = Failure.of(error)
-            yield number, news
-            if isinstance(news, DeviceFailure):
-                yield from ((other, news) for other in runs)
-                return
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            while pipe.poll(0 if runs else None):
+                number, job = pipe.recv()
+                runs[number] = advance_run(job)
+            for number, run in list(runs.items()):
+                news: Event | Failure | None = None
+                try:
+                    news = next(run)
+                    if news is None:  # the run waits
+                        continue
+                except StopIteration:
+                    del runs[number]
+                except Exception as error:  # the other runs of this process continue
+                    del runs[number]
+                    news = Failure.of(error)
+                pipe.send((number, news))
+                if isinstance(news, DeviceFailure):
+                    for other in runs:
+                        pipe.send((other, news))
+                    return
 
 
 def advance_run(job: Job) -> Generator[Event | None, None, None]:
