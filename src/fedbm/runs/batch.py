@@ -76,16 +76,11 @@ def plan_jobs(
         if not is_importable(method):
             notes += (f"{method.name} has one run at a time. Import it from a file of its own to have several.",)
         own = plan if dataset is not None or not is_importable(method) else None
-        jobs[folder] = BatchRun(folder, title_of(plan.config), plan.config, own, notes)
+        beta = f"β {plan.config.data.beta:g}, " if plan.config.data.partition in BY_BETA else ""
+        jobs[folder] = BatchRun(folder, f"{method.name}, {beta}seed {plan.config.train.seed}", plan.config, own, notes)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())
-
-
-def title_of(config: Config) -> str:
-    """Return a run's short title, such as "fedbm, β 0.05, seed 0"."""
-    beta = f"β {config.data.beta:g}, " if config.data.partition in BY_BETA else ""
-    return f"{config.method.name}, {beta}seed {config.train.seed}"
 
 
 def run_jobs(

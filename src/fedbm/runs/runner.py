@@ -195,10 +195,8 @@ def iterate_run(plan: Plan) -> Generator[Event | None, None, None]:
 
 def _iterate_rounds(plan: Plan, device: torch.device) -> Generator[Event | None, None, None]:
     folder = RunFolder(run_path(plan))
-    if folder.done:
-        return
     with folder.lock(), explain_memory_errors(device):
-        if folder.done:  # another process finished it since we looked
+        if folder.done:  # another process may have finished it
             return
         trackers = make_trackers(plan.config.engine.track)
         loop = prepare_round_loop(plan, folder, device)
