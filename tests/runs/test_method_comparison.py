@@ -21,7 +21,7 @@ from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedprox import FedProx
 from fedbm.runs import batch
 from fedbm.runs.method_comparison import make_grid
-from fedbm.runs.run_config import keys, keys_by_flag, make_config, to_sections
+from fedbm.runs.run_config import keys, make_config, to_sections
 
 
 @pytest.fixture
@@ -151,14 +151,11 @@ class Other(FedAvg):
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    caches = (keys, keys_by_flag)
     monkeypatch.setitem(METHODS, "other", Other)
-    for one in caches:
-        one.cache_clear()
+    keys.cache_clear()
     yield
     monkeypatch.undo()
-    for one in caches:
-        one.cache_clear()
+    keys.cache_clear()
 
 
 @pytest.mark.usefixtures("other")

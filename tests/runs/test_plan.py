@@ -99,6 +99,8 @@ def test_a_method_object_carries_its_options(tiny: dict[str, Any]) -> None:
     free = {key: value for key, value in tiny.items() if key not in ("data", "method")}
     with pytest.raises(FedBMError, match="weighting is an option of a method. Set it where you make the fedavg object"):
         fedbm.simulate(tiny["data"], method=FedAvg(), weighting="equal", **free)
+    with pytest.raises(FedBMError, match="mu is an option of a method. Set it where you make the fedavg object"):
+        fedbm.simulate(tiny["data"], method=FedAvg(), mu=1, **free)
     with pytest.raises(FedBMError, match="method must be a name or an object like"):
         fedbm.simulate(tiny["data"], method=FedAvg, **free)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match='there is no method "fedavgg"'):

@@ -86,16 +86,12 @@ def keys() -> tuple[Key, ...]:
     return (*shared, *options.values())
 
 
-@cache
-def keys_by_flag() -> dict[str, Key]:
-    return {key.flag: key for key in keys()}
-
-
 def find_key(flag: str) -> Key:
     """Return the key that a flag sets; raise FedBMError if there is none."""
-    if (key := keys_by_flag().get(flag)) is None:
-        raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, keys_by_flag())}')
-    return key
+    by_flag = {key.flag: key for key in keys()}
+    if flag not in by_flag:
+        raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, by_flag)}')
+    return by_flag[flag]
 
 
 def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,9 +336,10 @@ def configure(
                 f"method must be a name or an object like fedbm.FedAvg(), not {method!r}. Add () to a class."
             )
         check_name(type(method))
+        for flag in settings:
+            if find_key(flag).is_option:
+                raise FedBMError(f"{flag} is an option of a method. Set it where you make the {method.name} object.")
         own, values = method, override(base or {}, settings)
-        if misplaced := list(values.get("method", {})):
-            raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {own.name} object.")
     config = dataclasses.replace(make_config(values, where), arguments=frozenset(settings))
     return config if own is None else with_method(config, own)
 
