@@ -48,14 +48,14 @@ class Job(NamedTuple):
 
 @dataclass(eq=False)
 class RunProcess:
-    """A process, its place, how many runs it takes now, and the numbers of its current runs."""
+    """A process, its place, and the numbers of its current runs."""
 
     process: Any
     pipe: Connection  # one per process: a process killed while writing must not block the others
     place: Place
-    capacity: int
     runs: set[int] = field(default_factory=set)
     works: bool = False  # whether a run has sent an event
+    failure: DeviceFailure | None = None  # of its GPU; it takes no more runs, and ends
 
     def stop(self) -> None:
         self.pipe.close()  # the process then ends by itself, after its turn
@@ -90,7 +90,7 @@ def run_all(
                 workers += map(_start_worker, free)
                 free = []
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
-                while waiting and len(worker.runs) < worker.capacity:
+                while waiting and len(worker.runs) < worker.place.capacity and worker.failure is None:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
                     config = config.with_values("engine", **worker.place.changes)
@@ -104,14 +104,15 @@ def run_all(
                     number, news = worker.pipe.recv()
                 except (EOFError, OSError):
                     workers.remove(worker)
-                    if worker.capacity or worker.works or not workers:  # else its GPU has never worked
+                    if worker.failure is None or worker.works or not workers:  # else its GPU has never worked
                         free.append(worker.place)
                     worker.process.join()
                     for number in worker.runs:
-                        yield number, Failure(f"its process ended with status {worker.process.exitcode}")
+                        ended = Failure(f"its process ended with status {worker.process.exitcode}")
+                        yield number, worker.failure or ended
                     continue
                 if isinstance(news, DeviceFailure):
-                    worker.capacity = 0  # it ends
+                    worker.failure = news
                 if not isinstance(news, Event):
                     worker.runs.discard(number)
                 else:
@@ -158,7 +159,7 @@ def cores() -> int:
 
 
 def _start_worker(place: Place) -> RunProcess:
-    return RunProcess(*start_process(_work), place, place.capacity)
+    return RunProcess(*start_process(_work), place)
 
 
 def _work(pipe: Connection) -> None:
