@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
 from fedbm.cli.flags import COMMON
-from fedbm.config.keys import keys_of, spell
+from fedbm.config.keys import keys_of
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
@@ -102,7 +102,7 @@ def test_help(fedbm: Command) -> None:
         assert (status, err) == (0, "")
         assert out.startswith(f"usage: fedbm {command} ")
     status, out, _ = fedbm("run", "--help")
-    assert all(f"  {spell(flag, '--')} " in out for flag in ("method", *COMMON))
+    assert all(f"  --{flag.replace('_', '-')} " in out for flag in ("method", *COMMON))
     assert len(out.splitlines()) < 60
     assert out.index("examples:") < out.index("--data TEXT")
     assert fedbm("--version")[1].startswith("fedbm ")

@@ -272,7 +272,7 @@ def test_help_teaches(fedbm: Command) -> None:
         ("partition digits --partition column", "partition = column needs partition_column"),
         (
             "partition digits --partition-column site",
-            "--partition-column only applies if partition is column, but it is dirichlet. Remove",
+            "partition_column only applies if partition is column, but it is dirichlet. Remove",
         ),
         (
             "partition digits --partition column --partition-column site",
@@ -289,8 +289,8 @@ def test_help_teaches(fedbm: Command) -> None:
         ("digits --partition shards --shards-per-client 200", "1258 training samples cannot be cut into 2000 shards"),
         ("digits --partition shards --classes-per-client 2", "only applies if partition is classes, but it is shards"),
         ("digits --held-out -1", "held_out must be at least 0, not -1"),
-        ("digits --held-out-values Oslo", "--held-out-values only applies if partition is column"),
-        ("digits --shift-strength 0.5", "--shift-strength only applies if feature_shift is brightness, contrast, blur"),
+        ("digits --held-out-values Oslo", "held_out_values only applies if partition is column"),
+        ("digits --shift-strength 0.5", "shift_strength only applies if feature_shift is brightness, contrast, blur"),
         ("digits --feature-shift colour", "feature_shift must be none, brightness, contrast, blur or noise"),
         ("digits --feature-shift blur --shift-strength 2", "shift_strength must be at most 1, not 2"),
         ("digits --clients 2000", "1258 training samples are too few for 2000 clients"),

@@ -106,78 +106,78 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("compare --methods fedavg,fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
         (
             "compare --methods fedavg --temperature 3",
-            "--temperature is an option of fedbm, and no such method is chosen",
+            "temperature is an option of fedbm, and no such method is chosen",
         ),
         ("compare --betas 0.1,x", 'beta must be a number, not "x"'),
         ("compare --beta 0.3 --betas 0.1,0.2", "--beta and --betas are both given. Give every β in --betas."),
         (
             "compare --partition iid --betas 0.1,0.5",
-            "--betas only applies if partition is dirichlet, balanced or quantity",
+            "beta only applies if partition is dirichlet, balanced or quantity",
         ),
         (
             "compare --partition classes --beta 0.1",
-            "--beta only applies if partition is dirichlet, balanced or quantity",
+            "beta only applies if partition is dirichlet, balanced or quantity",
         ),
         (
             "run --partition iid --beta 0.3",
-            "--beta only applies if partition is dirichlet, balanced or quantity",
+            "beta only applies if partition is dirichlet, balanced or quantity",
         ),
         (
             "run --classes-per-client 3",
-            "but it is dirichlet. Remove --classes-per-client, or choose --partition classes.",
+            "but it is dirichlet. Remove classes_per_client, or set partition to classes.",
         ),
         (
             "run --partition iid --classes-per-client 3",
-            "only applies if partition is classes, but it is iid. Remove --classes-per-client, or",
+            "only applies if partition is classes, but it is iid. Remove classes_per_client, or",
         ),
         (
             "run --optimizer adam --momentum 0.5",
-            "--momentum only applies if optimizer is sgd, but it is adam",
+            "momentum only applies if optimizer is sgd, but it is adam",
         ),
         (
             "run --classifier trained --temperature 3",
-            "--temperature only applies if classifier is distribution or mean, but it is trained.",
+            "temperature only applies if classifier is distribution or mean, but it is trained.",
         ),
         (
             "run --generator no --lambda-dis 1",
-            "--lambda-dis only applies if generator is yes, but it is no. Remove --lambda-dis, or choose",
+            "lambda_dis only applies if generator is yes, but it is no. Remove lambda_dis, or set",
         ),
         (
             "compare --methods fedavg,fedbm --generator no --generator-lr 1",
-            "--generator-lr only applies if generator is yes",
+            "generator_lr only applies if generator is yes",
         ),
         (
             "run --method fedavg --encoder bert",
-            "--encoder only applies to methods that read concepts. Remove --encoder.",
+            "encoder only applies to methods that read concepts. Remove encoder.",
         ),
-        ("run --method central --encoder-dir nowhere", "--encoder-dir only applies to methods that read concepts"),
-        ("run --method fedetf --pooling cls", "--pooling only applies to methods that read concepts"),
-        ("run --method scaffold --concept-file nowhere", "--concept-file only applies to methods that read concepts"),
+        ("run --method central --encoder-dir nowhere", "encoder_dir only applies to methods that read concepts"),
+        ("run --method fedetf --pooling cls", "pooling only applies to methods that read concepts"),
+        ("run --method scaffold --concept-file nowhere", "concept_file only applies to methods that read concepts"),
         (
             "run --classifier random --generator no --prompt-fraction 0.5",
-            "--prompt-fraction only applies to methods that read concepts.",
+            "prompt_fraction only applies to methods that read concepts.",
         ),
         (
             "run fedavg.toml --prompt-fraction 0.5",
-            "--prompt-fraction only applies to methods that read concepts.",
+            "prompt_fraction only applies to methods that read concepts.",
         ),
         (
             "compare --methods fedavg,fednh --seeds 2 --encoder bert",
-            "--encoder only applies to methods that read concepts. Remove --encoder.",
+            "encoder only applies to methods that read concepts. Remove encoder.",
         ),
         (
             "compare --methods fedavg,fedbm --classifier trained --generator no --encoder bert",
-            "--encoder only applies to methods that read concepts.",
+            "encoder only applies to methods that read concepts.",
         ),
         (
             "data digits --partition iid --beta 0.3",
-            "--beta only applies if partition is dirichlet, balanced or quantity",
+            "beta only applies if partition is dirichlet, balanced or quantity",
         ),
-        ("run --method fedavg --fedprox-mu 1", "fedprox_mu is an option of fedprox, not of fedavg"),
-        ("run --method fedprox --fedprox-mu many", 'mu must be a number for fedprox, not "many"'),
+        ("run --method fedavg --mu 1", "mu is an option of fedprox, not of fedavg"),
+        ("run --method fedprox --mu many", 'mu must be a number for fedprox, not "many"'),
         (
-            "compare --methods fedavg --fedprox-mu 1",
-            "--fedprox-mu is an option of fedprox, and no such method is chosen. Remove it, or add one.",
+            "compare --methods fedavg --mu 1",
+            "mu is an option of fedprox, and no such method is chosen. Remove it, or add one.",
         ),
         (
             "compare --seeds 0",
@@ -229,11 +229,11 @@ def test_partition_flags_for_data_with_their_own_partition(
     ):
         for option in options:
             status, _, err = fedbm(*command.split(), *option.split(), "--cache", "cache")
-            flag = option.split()[0]
+            flag = option.split()[0].removeprefix("--").replace("-", "_").replace("betas", "beta")
             kinds = "classes" if "classes" in flag else "dirichlet, balanced or quantity"
             assert one_sentence(err) == (
                 f"{flag} only applies if partition is {kinds}, but it is column. "
-                f"Remove {flag}, or choose --partition {kinds.partition(',')[0]}."
+                f"Remove {flag}, or set partition to {kinds.partition(',')[0]}."
             )
             assert status == 2, (command, option)
     assert not Path("runs").exists()

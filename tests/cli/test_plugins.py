@@ -120,7 +120,7 @@ def test_a_plug_in_in_every_command(
     monkeypatch.chdir(tmp_path)
     assert list(all_methods()) == [*METHODS, "odd"]
     settings = flags({**{key: value for key, value in tiny.items() if key != "method"}, "rounds": 1})
-    status, _, err = fedbm("compare", "--methods", "fedavg,odd", "--odd-scale", 0.25, "--seeds", 1, *settings)
+    status, _, err = fedbm("compare", "--methods", "fedavg,odd", "--scale", 0.25, "--seeds", 1, *settings)
     assert (status, err) == (0, "")
     [run] = Path("runs").glob("odd-*")
     assert "scale = 0.25" in (run / "config.toml").read_text()
@@ -135,7 +135,7 @@ def test_a_plug_in_in_every_command(
     assert fedbm("sweep", "grid.toml", "--plan")[0] == 0
     for words in (["report"], ["list"], ["show", run]):
         assert fedbm(*words)[0] == 0, words
-    status, _, err = fedbm("run", "--method", "odd", "--odd-scale", -1)
+    status, _, err = fedbm("run", "--method", "odd", "--scale", -1)
     assert one_sentence(err) == "scale must be above 0 for odd, not -1"
     status, _, err = fedbm("run", "--method", "ood")
     assert one_sentence(err).startswith('there is no method "ood" (did you mean "odd"?); choose ')
@@ -160,7 +160,7 @@ def test_the_run_id_covers_every_file_of_the_package(odd: Path, tiny: dict[str, 
     first = make_plan(config).id
     assert make_plan(config).id == first
     in_python = make_config(to_sections({key: value for key, value in tiny.items() if key != "method"}))
-    by_object = make_plan(package.runs.custom_method.with_method(in_python, all_methods()["odd"]()))
+    by_object = make_plan(package.runs.run_config.with_method(in_python, all_methods()["odd"]()))
     assert by_object.id == first
     (odd / "odd_fl" / "factor.py").write_text("FACTOR = 3.0\n")
     assert make_plan(config).id != first

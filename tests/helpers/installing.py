@@ -21,7 +21,6 @@ def forget_plugins() -> None:
     """Let the package look for plug-ins and their options again."""
     for cached in (plugins._entry_points, methods.method_plugins, dispatch.reader_plugins, run_config.keys):
         cached.cache_clear()
-    run_config.option_flags.cache_clear()
     backbone.body_plugins.cache_clear()
 
 

@@ -94,7 +94,7 @@ def test_the_name_in_python(tiny: dict[str, Any], tmp_path: Path) -> None:
 @needs_timm
 def test_options_of_resnet_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"--body={SMALL}", "--width=4"]) == 2
-    assert "--width only applies if body is resnet18, but it is timm:" in " ".join(capsys.readouterr().err.split())
+    assert "width only applies if body is resnet18, but it is timm:" in " ".join(capsys.readouterr().err.split())
 
 
 @needs_timm

@@ -18,10 +18,10 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import Scaffold
 from fedbm.runs import batch, custom_method, scheduler
-from fedbm.runs.custom_method import is_importable, load_class, load_method, make_custom_config, with_method
+from fedbm.runs.custom_method import is_importable, load_class, load_method
 from fedbm.runs.failure import Failure
 from fedbm.runs.method_comparison import make_grid
-from fedbm.runs.run_config import make_config, to_sections
+from fedbm.runs.run_config import configure, make_config, to_sections, with_method
 from fedbm.runs.scheduler import run_all
 
 HALVED = """
@@ -173,7 +173,7 @@ def test_an_option_may_be_infinite_or_not_a_number(tiny: dict[str, Any], tmp_pat
 
 def test_options_come_from_a_configuration_file(write: Write) -> None:
     reference = f"{write('options.py')}:Halved"
-    config = make_custom_config({"method": {"name": reference, "scale": "0.1"}, "train": {"rounds": 3}}, "x.toml")
+    config = configure(reference, {}, {"method": {"scale": "0.1"}, "train": {"rounds": 3}}, "x.toml")
     assert (config.method, config.train.rounds) == (load_method(reference, {"scale": 0.1}), 3)
     for options, words in (
         ({"scale": 0}, "scale must be above 0 for halved, not 0"),

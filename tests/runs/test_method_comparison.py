@@ -19,9 +19,9 @@ from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedprox import FedProx
-from fedbm.runs import batch
+from fedbm.runs import batch, run_config
 from fedbm.runs.method_comparison import make_grid
-from fedbm.runs.run_config import keys, make_config, option_flags, to_sections
+from fedbm.runs.run_config import keys, make_config, to_sections
 
 
 @pytest.fixture
@@ -151,14 +151,11 @@ class Other(FedAvg):
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    caches = (keys, option_flags)
-    monkeypatch.setitem(METHODS, "other", Other)
-    for one in caches:
-        one.cache_clear()
+    monkeypatch.setattr(run_config, "all_methods", lambda: {**METHODS, "other": Other})
+    keys.cache_clear()
     yield
     monkeypatch.undo()
-    for one in caches:
-        one.cache_clear()
+    keys.cache_clear()
 
 
 @pytest.mark.usefixtures("other")
@@ -167,16 +164,18 @@ class TestOptionsOfOneName:
 
     def test_one_method_takes_its_own(self) -> None:
         for method, kind in (("fedprox", FedProx(mu=2.0)), ("other", Other(mu=2))):
-            for flag in ("mu", f"{method}_mu"):
-                assert make_config(to_sections({"method": method, flag: "2"})).method == kind
-        assert make_config(to_sections({"method": "other", "mu": 4, "other_mu": 5})).method == Other(mu=5)
+            assert make_config(to_sections({"method": method, "mu": "2"})).method == kind
+        assert make_config(to_sections({"method": "other", "other_mu": 5, "mu": 4})).method == Other(mu=5)
         with pytest.raises(FedBMError, match="other_mu is an option of other, not of fedprox"):
             to_sections({"method": "fedprox", "other_mu": 2})
 
     def test_a_grid_sets_the_option_of_each(self) -> None:
-        configs = make_grid({}, {"mu": 2, "fedprox_mu": 0.5}, ["fedprox", "other", "fedavg"], [None], [0])
-        assert [config.method for config in configs] == [FedProx(mu=0.5), Other(mu=2), FedAvg()]
+        configs = make_grid({}, {"other_mu": 5, "mu": 2}, ["fedprox", "other", "fedavg"], [None], [0])
+        assert [config.method for config in configs] == [FedProx(mu=2.0), Other(mu=5), FedAvg()]
 
-    def test_they_are_listed_as_the_first_declares_them(self) -> None:
-        [found] = [key for key in keys() if key.name == "mu"]
-        assert (found.flag, found.methods, found.default) == ("mu", ("fedprox", "other"), 0.001)
+    def test_they_are_listed_as_the_first_declares_them_and_for_a_plug_in(self) -> None:
+        found = {key.flag: (key.methods, key.default) for key in keys() if key.name == "mu"}
+        assert found == {
+            "mu": (("fedprox", "other"), 0.001),
+            "other_mu": (("other",), Other.mu),
+        }

@@ -14,9 +14,8 @@ import pytest
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedProx
-from fedbm.runs.custom_method import with_method
 from fedbm.runs.plan import make_plan
-from fedbm.runs.run_config import check_config, make_config, to_sections
+from fedbm.runs.run_config import check_config, make_config, to_sections, with_method
 
 
 def run_id(flat: dict[str, Any], **more: Any) -> str:
@@ -100,6 +99,8 @@ def test_a_method_object_carries_its_options(tiny: dict[str, Any]) -> None:
     free = {key: value for key, value in tiny.items() if key not in ("data", "method")}
     with pytest.raises(FedBMError, match="weighting is an option of a method. Set it where you make the fedavg object"):
         fedbm.simulate(tiny["data"], method=FedAvg(), weighting="equal", **free)
+    with pytest.raises(FedBMError, match="mu is an option of a method. Set it where you make the fedavg object"):
+        fedbm.simulate(tiny["data"], method=FedAvg(), mu=1, **free)
     with pytest.raises(FedBMError, match="method must be a name or an object like"):
         fedbm.simulate(tiny["data"], method=FedAvg, **free)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match='there is no method "fedavgg"'):

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,13 +155,22 @@ def test_a_place_whose_gpu_has_never_worked_takes_no_more_runs(
     assert list(run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(4))))) == [(0, bad)]
 
 
+def test_a_run_that_its_process_has_not_received_fails_for_the_same_reason(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = DeviceFailure("The GPU failed: CUDA error: out of memory")
+    script_processes(monkeypatch, 1, [bad])
+    monkeypatch.setattr(side_by_side, "places_for", lambda config: [Place(2, {})])
+    assert list(run_all(configs_of(tiny, tmp_path, {"seed": 0}, {"seed": 1}))) == [(1, bad), (0, bad)]
+
+
 def script_processes(monkeypatch: pytest.MonkeyPatch, places: int, *scripts: list[Any]) -> None:
     """Let each process that starts give the news of the next script, and then end."""
     remaining = list(scripts)
 
     def start(place: Place) -> RunProcess:
         pipe: Any = ScriptedPipe(remaining.pop(0))
-        return RunProcess(SimpleNamespace(join=lambda: None), pipe, place, place.capacity)
+        return RunProcess(SimpleNamespace(join=lambda: None, exitcode=0), pipe, place)
 
     monkeypatch.setattr(side_by_side, "places_for", lambda config: [Place(1, {})] * places)
     monkeypatch.setattr(side_by_side, "_start_worker", start)
@@ -252,6 +262,7 @@ def test_a_run_stops_when_its_next_round_would_end_too_late(monkeypatch: pytest.
     ended = Event(1, "done", record=SimpleNamespace(seconds={"total": 5.0}))  # type: ignore[arg-type]
     assert [is_last_round(ended, deadline) for deadline in (None, 106.0, 104.0, 90.0)] == [False, False, True, True]
     assert not is_last_round(Event(1, "train"), 90.0), "it is in the middle of a round"
+    assert not is_last_round(replace(ended, last=True), 90.0), "it has no next round, and writes its files"
 
 
 def test_when_no_second_is_left_runs_end_though_none_has_anything_to_say(

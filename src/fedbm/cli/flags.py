@@ -6,13 +6,12 @@ The options of methods need PyTorch, so the functions here import them only when
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbm.cli.parser import Parser
-from fedbm.config.keys import Key, section_keys, spell
+from fedbm.config.keys import Key, section_keys
 from fedbm.config.options import EngineOptions, check
 from fedbm.errors import FedBMError
 from fedbm.utils.text import format_option
@@ -53,16 +52,14 @@ def add_all_settings(parser: Parser, section: str | None = None, without: Iterab
     if parser.scope == "all":
         import numpy  # noqa: F401 (PyTorch would swallow a Ctrl-C that interrupts its own import of NumPy)
 
-        from fedbm.runs.run_config import keys, option_flags
+        from fedbm.runs.run_config import keys
 
         _add_keys(parser, [key for key in keys() if key.is_option])
-        for flag in option_flags().keys() - {key.flag for key in keys()}:  # such as --fedprox-mu
-            add_setting(parser, flag, nargs="?", const="yes")
 
 
 def add_setting(group: Any, flag: str, **more: Any) -> None:
     """Add one flag that sets a key of the configuration."""
-    group.add_argument(spell(flag, "--"), dest=flag, action=StoreSetting, default=argparse.SUPPRESS, **more)
+    group.add_argument("--" + flag.replace("_", "-"), dest=flag, action=StoreSetting, default=argparse.SUPPRESS, **more)
 
 
 def add_model_choice(parser: argparse.ArgumentParser) -> None:
@@ -86,23 +83,14 @@ def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
 
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
-    from fedbm.runs.custom_method import make_custom_config
-    from fedbm.runs.run_config import is_reference, make_config, override
+    from fedbm.runs.run_config import configure
 
-    file = args.file
-    values = read_file(file) if file else {}
-    method_in_file = values.get("method", {}).get("name")
-    flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings
-    if method_in_file != flags.get("method", method_in_file):
+    values = read_file(args.file) if args.file else {}
+    in_file = values.get("method", {}).get("name", "fedbm")
+    method = args.settings.get("method", in_file)
+    if method != in_file:
         values["method"] = {}  # the file's options belong to another method
-    make = make_custom_config if is_reference(flags.get("method")) else make_config
-    config = make(override(values, flags), where=file or "the command")
-    return dataclasses.replace(config, arguments=switches(args.settings))
-
-
-def switches(settings: Iterable[str]) -> dict[str, str]:
-    """Return flag → how a user types it, such as {"min_samples": "--min-samples"}."""
-    return {flag: spell(flag, "--") for flag in settings}
+    return configure(method, args.settings, values, where=args.file or "the command")
 
 
 def read_file(file: str) -> dict[str, dict[str, Any]]:

@@ -46,21 +46,12 @@ class Key:
     @property
     def switch(self) -> str:
         """The flag with its dashes, such as --min-samples."""
-        return spell(self.flag, "--")
+        return "--" + self.flag.replace("_", "-")
 
     @property
     def is_option(self) -> bool:
         """Whether this key is an option of a method."""
         return self.section == "method" and self.name != "name"
-
-
-def spell(flag: str, like: str) -> str:
-    """Return a flag as its caller writes it, with dashes if *like* has them.
-
-    >>> spell("min_samples", "--beta"), spell("min_samples", "beta")
-    ('--min-samples', 'min_samples')
-    """
-    return "--" + flag.replace("_", "-") if like.startswith("--") else flag
 
 
 @cache

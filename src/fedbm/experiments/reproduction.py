@@ -24,7 +24,7 @@ from fedbm.runs.batch import BatchRun, find_deadline, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.failure import Failure
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
-from fedbm.runs.run_config import make_config, to_sections
+from fedbm.runs.run_config import find_key, make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
 from fedbm.runs.seed_list import parse_seeds
@@ -223,7 +223,7 @@ def reproduce(
     if not experiments:
         raise FedBMError("no experiment is given: name an experiment or a file")
     for flag in engine:
-        if "engine" not in to_sections({flag: ""}):
+        if find_key(flag).section != "engine":
             raise FedBMError(f"{flag} is not a key of [engine], and the experiment decides it. Remove {flag}.")
     deadline = find_deadline(budget)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}

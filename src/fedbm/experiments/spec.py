@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from fedbm.config.options import MAX_SEED
 from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
 from fedbm.methods import title_of
-from fedbm.runs.run_config import check_method_options, find_method, keys, option_flags, to_sections
+from fedbm.runs.run_config import check_method_options, find_key, find_method, to_sections
 from fedbm.runs.seed_list import DEFAULT, parse_seeds
 from fedbm.utils.io import parse_toml, read_text
 from fedbm.utils.json_records import Keys, Length, NonNegative, Range, Scalar, decode
@@ -213,7 +213,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         )
         experiment.check_references(list(rows))
         methods = sorted({settings["method"] for settings in rows.values()})
-        check_method_options({flag: flag for flag in (*values.all, *axes)}, methods)
+        check_method_options([*values.all, *axes], methods)
         return experiment
 
 
@@ -226,10 +226,8 @@ def _check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
 
 
 def _check_settings(values: ExperimentFile) -> None:
-    known = [*(key.flag for key in keys()), *option_flags()]
     for flag in (*values.all, *values.axes):
-        if flag not in known:
-            raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
+        find_key(flag)
     if any("seed" in settings for settings in (values.all, values.axes, *values.rows)):
         raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file.')
     for axis, choices in values.axes.items():

@@ -16,12 +16,12 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.runs.callbacks import Callback, Notifier, RunInfo
+from fedbm.runs.callbacks import Callback, Notifier
 from fedbm.runs.custom_method import is_importable
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import show_runs
-from fedbm.runs.run_config import Config, to_values
+from fedbm.runs.run_config import Config
 from fedbm.runs.run_view import check_resumable
 from fedbm.runs.runner import run, run_path
 from fedbm.runs.scheduler import run_all, stop_in_time
@@ -76,16 +76,11 @@ def plan_jobs(
         if not is_importable(method):
             notes += (f"{method.name} has one run at a time. Import it from a file of its own to have several.",)
         own = plan if dataset is not None or not is_importable(method) else None
-        jobs[folder] = BatchRun(folder, title_of(plan.config), plan.config, own, notes)
+        beta = f"β {plan.config.data.beta:g}, " if plan.config.data.partition in BY_BETA else ""
+        jobs[folder] = BatchRun(folder, f"{method.name}, {beta}seed {plan.config.train.seed}", plan.config, own, notes)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())
-
-
-def title_of(config: Config) -> str:
-    """Return a run's short title, such as "fedbm, β 0.05, seed 0"."""
-    beta = f"β {config.data.beta:g}, " if config.data.partition in BY_BETA else ""
-    return f"{config.method.name}, {beta}seed {config.train.seed}"
 
 
 def run_jobs(
@@ -119,8 +114,7 @@ def run_jobs(
             if on_event is not None:
                 on_event(job.title, news)
             if job.folder not in notifiers:
-                info = RunInfo(job.folder.name, job.folder, to_values(job.config))
-                notifiers[job.folder] = ends.enter_context(Notifier(callbacks, info))
+                notifiers[job.folder] = ends.enter_context(Notifier(callbacks, job.folder, job.config))
             notifiers[job.folder](news)
     return failures
 

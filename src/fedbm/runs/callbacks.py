@@ -12,6 +12,7 @@ from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
+from fedbm.runs.run_config import Config, to_values
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class Notifier:
     Raise FedBMError if a callback fails. This happens between two rounds, where a run that stops loses no round.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], run: RunInfo) -> None:
-        self._callbacks, self._run = callbacks, run
+    def __init__(self, callbacks: Sequence[Callback], folder: Path, config: Config) -> None:
+        self._callbacks, self._run = callbacks, RunInfo(folder.name, folder, to_values(config))
         self._round = 0  # the current one
 
     def __call__(self, event: Event) -> None:

@@ -6,7 +6,6 @@ server, a run folder) can only name installed methods.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import pickle
@@ -17,10 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from fedbm.config.keys import build_options
-from fedbm.config.options import check_all
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.methods import METHODS, Method
-from fedbm.runs.run_config import Config, make_config, method_values
 
 _SOURCES: dict[Path, bytes] = {}  # what the imported files contained
 
@@ -79,20 +76,6 @@ def import_file(path: Path) -> ModuleType:
     if Path(origin := module.__file__ or "built in").resolve() != path:
         raise FedBMError(f'{path} cannot be imported: the module "{name}" is already {origin}. Rename the file.')
     return module
-
-
-def make_custom_config(values: Mapping[str, Mapping[str, Any]], where: str) -> Config:
-    """Return the configuration of nested values with [method] name = "FILE.py:CLASS"."""
-    options = dict(values["method"])
-    method = load_method(options.pop("name"), options)
-    return with_method(make_config({k: v for k, v in values.items() if k != "method"}, where), method)
-
-
-def with_method(config: Config, method: Method) -> Config:
-    """Return *config* with a method object, whose options are checked. They count as set by the user."""
-    method = check_all(method)
-    given = config.given | {f"method.{option}" for option in method_values(method)}
-    return dataclasses.replace(config, method=method, given=given)
 
 
 def describe_class(kind: type) -> str:

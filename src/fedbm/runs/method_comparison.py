@@ -21,21 +21,14 @@ from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, plan_jobs, run_jobs
 from fedbm.runs.callbacks import Callback, check_callbacks
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding
-from fedbm.runs.run_config import (
-    Config,
-    check_effects,
-    check_method_options,
-    settings_for,
-)
+from fedbm.runs.run_config import Config, check_method_options, configure, settings_for
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
-from fedbm.runs.runner import check_engine, configure, use_data
+from fedbm.runs.runner import check_engine, use_data
 from fedbm.runs.seed_list import parse_seeds
 from fedbm.utils.text import format_count, make_html
 
 CAPTION = "Test scores in %, mean ± std over seeds"
 HEADS = ("data", "partition", "β", "method", "seeds", *METRICS)
-
-Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a configuration file
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,7 +109,7 @@ def compare(
             fails, all runs stop; the same call resumes them.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as rounds=20, clients=5, device="cuda", out="runs". An option of a
-            method applies to the methods that have it; `fedprox_mu=…` applies to FedProx alone.
+            method applies to the methods that have it.
 
     Returns:
         The runs. If some fail, `failures` has a sentence for each.
@@ -141,9 +134,8 @@ def compare(
     if isinstance(methods, str):
         methods = list_methods(methods)
     chosen = list(methods) if isinstance(methods, Iterable) else [methods]
-    values, word = ([beta], "beta") if betas is None else (list(betas), "betas")
-    arguments = {flag: flag for flag in settings} | ({} if values == [None] else {"beta": word})
-    configs = make_grid({}, settings, chosen, values, parse_seeds(seeds), arguments)
+    values = [beta] if betas is None else list(betas)
+    configs = make_grid({}, settings, chosen, values, parse_seeds(seeds))
     jobs, failures = run_grid(configs, progress_console(progress), dataset, on_event, callbacks)
     runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
     if not runs:
@@ -169,36 +161,31 @@ def run_grid(
 
 
 def make_grid(
-    base: Values,
+    base: Mapping[str, Mapping[str, Any]],
     settings: Mapping[str, Any],
     methods: Sequence[str | Method],
     betas: Sequence[Any],
     seeds: Sequence[int],
-    arguments: Mapping[str, str] | None = None,
 ) -> list[Config]:
     """Return a configuration for every β, seed and method. None in *betas* keeps the configured β.
 
     *settings* are values by flag. They win over *base*, the values of a configuration file. A method takes only the
-    options it has. *arguments* are the flags that must have an effect and how the caller writes them; by default,
-    those of *settings*.
+    options it has.
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
     if not betas:
         raise FedBMError("betas is empty; give at least one β, or remove it")
-    if arguments is None:
-        arguments = {flag: flag for flag in settings}
     configs: list[Config] = []
     for beta, seed, method in product(betas, seeds, methods):
-        name = method if isinstance(method, str) else ""
-        flags = {**settings_for(name, settings), "seed": seed} | ({} if beta is None else {"beta": beta})
-        configs.append(replace(configure(method, flags, base), arguments=arguments))
-    check_method_options(arguments, [method for method in methods if isinstance(method, str)])
+        flags = settings_for(method if isinstance(method, str) else "", settings)
+        configs.append(configure(method, {**flags, "seed": seed} | ({} if beta is None else {"beta": beta}), base))
+    check_method_options(settings, [method for method in methods if isinstance(method, str)])
     check_engine(configs[0])
-    check_effects(configs, recommended=False)
-    language = [key.flag for key in section_keys() if key.section == "language"]  # one method that reads it is enough
-    arguments = {flag: words for flag, words in arguments.items() if flag not in language}
-    return [replace(config, arguments=arguments) for config in configs]
+    if any(config.method.needs_concepts for config in configs):  # one method that reads them is enough
+        language = {key.flag for key in section_keys() if key.section == "language"}
+        configs = [replace(config, arguments=config.arguments - language) for config in configs]
+    return configs
 
 
 def list_methods(names: str) -> list[str]:

@@ -179,31 +179,24 @@ def find_weights(config: Config) -> Config:
 def make_partition(config: Config, dataset: Dataset) -> Partition:
     """Partition the training samples among clients as the options describe."""
     options, seed = config.data, config.train.seed
-    if options.partition in ("file", "column"):
-        if options.partition == "file":
-            partition = load_partition(Path(options.partition_file), dataset)
-        else:
-            values = next(csv.reader([options.held_out_values], skipinitialspace=True))
-            held_out = [value.strip() for value in values if value.strip()]
-            partition = by_column(dataset, None, options.partition_column, options.min_samples, held_out)
-        if "data.clients" in config.given and options.clients != len(partition.clients):
-            source = options.partition_file or f'the column "{options.partition_column}"'
-            raise FedBMError(
-                f"clients is {options.clients}, but {source} has {len(partition.clients)}. Remove clients."
-            )
+    if options.partition == "file":
+        partition = load_partition(Path(options.partition_file), dataset)
+    elif options.partition == "column":
+        words = next(csv.reader([options.held_out_values], skipinitialspace=True))
+        held_out = [word.strip() for word in words if word.strip()]
+        partition = by_column(dataset, None, options.partition_column, options.min_samples, held_out)
     else:
-        partition = _draw_partition(options, dataset, options.clients + options.held_out, seed)
+        draw, clients = PARTITIONERS[options.partition], options.clients + options.held_out
+        values = {**vars(options), "clients": clients, "seed": seed, "strict": options.strict_min_samples}
+        accepted = inspect.signature(draw).parameters.keys() - {"data", "train"}
+        partition = draw(dataset, **{name: values[name] for name in accepted})
         partition = hold_out(partition, options.held_out) if options.held_out else partition
+    if "data.clients" in config.given and options.clients != len(partition.clients):
+        source = options.partition_file or f'the column "{options.partition_column}"'
+        raise FedBMError(f"clients is {options.clients}, but {source} has {len(partition.clients)}. Remove clients.")
     if options.feature_shift == "none":
         return partition
     return shift_features(partition, options.feature_shift, options.shift_strength, seed)
-
-
-def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: int) -> Partition:
-    draw = PARTITIONERS[options.partition]
-    values = {**vars(options), "clients": clients, "seed": seed, "strict": options.strict_min_samples}
-    accepted = inspect.signature(draw).parameters.keys() - {"data", "train"}
-    return draw(dataset, **{name: values[name] for name in accepted})
 
 
 def concepts_for(

@@ -29,8 +29,8 @@ from fedbm.errors import FedBMError, prefix_errors
 from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.methods.base import Method, Task, find_missing, load_state
 from fedbm.models.backbone import body_factory
-from fedbm.runs.custom_method import describe_class, load_method, with_method
-from fedbm.runs.run_config import Config, make_config, method_values
+from fedbm.runs.custom_method import describe_class, load_method
+from fedbm.runs.run_config import Config, make_config, method_values, with_method
 from fedbm.runs.run_id import own_code, plugin_code
 from fedbm.runs.run_view import RunView, check_unedited, find_folder, read_run
 from fedbm.utils.io import digest_of

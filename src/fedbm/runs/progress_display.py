@@ -63,9 +63,8 @@ def show_runs(
     bars = make_bars(console, *columns)
     tasks = {run: bars.add_task(title, total=rounds, news="starting") for run, (title, rounds) in runs.items()}
     whole = bars.add_task("all rounds", total=total, news="", visible=len(runs) > 1)
-    print_line = {run: replace_line(console) for run in runs}
+    print_line: dict[Any, Callable[[str], None]] = {}  # of the runs that have begun
     scores = dict.fromkeys(runs, "")
-    begun: set[Any] = set()
 
     def show(run: Any, news: Event | Failure) -> None:
         title, rounds = runs[run]
@@ -74,9 +73,10 @@ def show_runs(
         if isinstance(news, Failure):
             console.print(f"failed: {title}: {news.reason}")
             return
-        if run not in begun and news.round > 1 and not is_live:
-            console.print(f"{title}: continuing after round {news.round - 1}")
-        begun.add(run)
+        if run not in print_line:
+            print_line[run] = replace_line(console)
+            if news.round > 1 and not is_live:
+                console.print(f"{title}: continuing after round {news.round - 1}")
         dropped = news.record.dropped if news.record else ()
         for note in (news.note, *(f"left out client {client.client}: {client.reason}" for client in dropped)):
             if note:
@@ -90,7 +90,7 @@ def show_runs(
             done = f"{news.done}/{news.total}" if news.total else ""
             loss = f"loss {sum(news.losses.values()):.3f}" if news.losses else ""
             words = [PHASES[news.phase], done, loss, scores[run], time_left]
-        completed = max(0, news.round - (news.record is None))
+        completed = news.round - (news.record is None)
         bars.update(tasks[run], completed=completed, news=" ".join(filter(None, words)))
 
     with bars if is_live else nullcontext():
@@ -115,7 +115,7 @@ class RemainingTime:
         if isinstance(news, Failure) or news.last:
             self._remaining[run] = 0
         else:
-            self._remaining[run] = self._planned[run] - max(0, news.round - (news.record is None))
+            self._remaining[run] = self._planned[run] - news.round + (news.record is None)
         if not self._moments or (isinstance(news, Event) and news.record is not None):
             self._moments.append(time.monotonic())
         if len(self._moments) < 2 or not self.rounds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from fedbm.config.keys import SECTIONS, Key, build_options, keys_of, section_keys, spell
+from fedbm.config.keys import SECTIONS, Key, build_options, keys_of, section_keys
 from fedbm.config.options import (
     BY_BETA,
     NEVER_IGNORED,
@@ -28,11 +28,13 @@ from fedbm.config.options import (
     LanguageOptions,
     ModelOptions,
     TrainOptions,
+    check_all,
 )
 from fedbm.engine.server_average import no_common_model
 from fedbm.engine.server_optimizer import check_server_optimizer
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method, all_methods, method_plugins
+from fedbm.runs.custom_method import check_name, load_method
 from fedbm.utils.io import parse_toml, read_text
 from fedbm.utils.plugins import check_usable
 from fedbm.utils.text import format_option
@@ -42,9 +44,10 @@ FILE_SECTIONS = (*SECTIONS, "method", "concepts")
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a run. `given` are the keys that the user set; recommendations do not change them.
+    """The settings of a run.
 
-    `arguments` must have an effect: {"beta": "--beta"} from the command line, {"beta": "beta"} from Python.
+    `given` are the keys that the user set; recommendations do not change them. `arguments` are the flags of the command
+    line or the arguments of the Python function, which must have an effect.
     """
 
     data: DataOptions = field(default_factory=DataOptions)
@@ -55,7 +58,7 @@ class Config:
     engine: EngineOptions = field(default_factory=EngineOptions)
     concepts: Mapping[str, str] = field(default_factory=dict)  # class → what a clinician calls it
     given: frozenset[str] = frozenset()
-    arguments: Mapping[str, str] = field(default_factory=dict)  # flags given to a command or function, as written there
+    arguments: frozenset[str] = frozenset()
 
     def with_values(self, section: str, **values: Any) -> Config:
         """Return this configuration with other *values* in one section."""
@@ -67,48 +70,49 @@ class Config:
 def keys() -> tuple[Key, ...]:
     """Return every key of every section, method options included, each flag once.
 
-    Options of several methods with one name are one key, as the first method declares it.
+    An option of several methods is one key, as the first method declares it. If one of them is a plug-in, it also has
+    a key of its own, such as other_mu. So has an option with the name of another key, such as fedavgm_momentum.
     """
     methods = all_methods()
     name_key = Key("method", "name", "method", " | ".join(methods), FedBM.name, "the federated method", tuple(methods))
     shared = (*section_keys(), name_key)
+    taken = {key.flag for key in shared}
     options: dict[str, Key] = {}
     for name, method in methods.items():
         for key in keys_of("method", method):
-            first = options.get(key.flag, key)
-            options[key.flag] = dataclasses.replace(first, methods=(*first.methods, name))
-    return (*shared, *(key for key in options.values() if key.flag not in {key.flag for key in shared}))
+            flag = f"{name}_{key.flag}" if key.flag in taken else key.flag
+            first = options.get(flag, dataclasses.replace(key, flag=flag))
+            options[flag] = dataclasses.replace(first, methods=(*first.methods, name))
+    own = [
+        dataclasses.replace(key, flag=f"{name}_{key.flag}", methods=(name,))
+        for name, method in methods.items()
+        for key in keys_of("method", method)
+        if name not in METHODS and key.flag not in taken and len(options[key.flag].methods) > 1
+    ]
+    return (*shared, *options.values(), *own)
 
 
-@cache
-def option_flags() -> dict[str, dict[str, str]]:
-    """Return the option of each method that a flag sets: {"mu": {"fedprox": "mu", …}, "fedprox_mu": …, …}."""
-    shared = {key.flag for key in keys() if not key.is_option}
-    found: dict[str, dict[str, str]] = {}
-    for name, method in all_methods().items():
-        for key in keys_of("method", method):
-            for flag in (key.flag, f"{name}_{key.flag}"):
-                if flag not in shared:
-                    found.setdefault(flag, {})[name] = key.name
-    return found
+def find_key(flag: str) -> Key:
+    """Return the key that a flag sets; raise FedBMError if there is none."""
+    by_flag = {key.flag: key for key in keys()}
+    if flag not in by_flag:
+        raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, by_flag)}')
+    return by_flag[flag]
 
 
 def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that apply to a method: all but the options that only other methods have."""
-    return {flag: value for flag, value in settings.items() if method in option_flags().get(flag, (method,))}
+    found = {flag: find_key(flag) for flag in settings}
+    return {flag: settings[flag] for flag, key in found.items() if not key.is_option or method in key.methods}
 
 
-def check_method_options(arguments: Mapping[str, str], methods: Sequence[str]) -> None:
-    """Raise FedBMError if an option belongs to none of *methods*.
-
-    *arguments* are flags, and how the caller writes them.
-    """
-    for flag, argument in arguments.items():
-        owners = option_flags().get(flag, {})
-        if owners and not owners.keys() & set(methods):
-            known = join_words(owners)
+def check_method_options(flags: Iterable[str], methods: Iterable[str]) -> None:
+    """Raise FedBMError if one of the *flags* is an option of none of the *methods*."""
+    for key in map(find_key, flags):
+        if key.is_option and not set(key.methods) & set(methods):
+            known = join_words(key.methods)
             raise FedBMError(
-                f"{argument} is an option of {known}, and no such method is chosen. Remove it, or add one."
+                f"{key.flag} is an option of {known}, and no such method is chosen. Remove it, or add one."
             )
 
 
@@ -192,7 +196,7 @@ def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
         if use:  # a user's method may not support replace()
             parts[section] = dataclasses.replace(options, **use)
     config = dataclasses.replace(config, **parts)
-    check_effects([config], recommended=True)
+    check_effects(config)
     return config
 
 
@@ -217,33 +221,26 @@ def check_config(config: Config) -> None:
             f"label_smoothing changes FedAvg's cross-entropy, but {config.method.name} has a loss of its own. "
             "Remove it, or choose a method with FedAvg's loss, such as fedprox or scaffold."
         )
-    check_effects([config], recommended=False)
 
 
-def check_effects(configs: Sequence[Config], recommended: bool) -> None:
+def check_effects(config: Config) -> None:
     """Raise FedBMError if one of `arguments` has no effect. A file may contain such keys, because it may set all keys.
 
-    Without the recommendations of the data set, a partition that is not given is not known. A key of [language] needs
-    one configuration with a method that reads concepts.
+    The partition is only known after recommend().
     """
-    for config in configs:
-        values = {**vars(config.data), **vars(config.model), **vars(config.train), **vars(config.method)}
-        needs = {**OPTION_NEEDS, **config.method.option_needs}
-        found = {key: key for key in NEVER_IGNORED if values[key]} | dict(config.arguments)
-        for flag, argument in found.items():
-            key, suitable = needs.get(flag.removeprefix(f"{config.method.name}_"), ("", ()))
-            is_unknown = key == "partition" and "data.partition" not in config.given and not recommended
-            if key not in values or values[key] in suitable or is_unknown:
-                continue
+    values = {**vars(config.data), **vars(config.model), **vars(config.train), **vars(config.method)}
+    for flag in (*filter(values.get, NEVER_IGNORED), *sorted(config.arguments)):
+        key = find_key(flag)
+        if key.section == "language" and not config.method.needs_concepts:
+            raise FedBMError(f"{flag} only applies to methods that read concepts. Remove {flag}.")
+        needs = config.method.option_needs if key.is_option else OPTION_NEEDS
+        other, suitable = needs.get(key.name, ("", ()))
+        if other in values and values[other] not in suitable:
             choices = list(map(format_option, suitable))
             raise FedBMError(
-                f"{argument} only applies if {key} is {join_words(choices)}, but it is {format_option(values[key])}. "
-                f"Remove {argument}, or choose {spell(key, argument)} {choices[0]}."
+                f"{flag} only applies if {other} is {join_words(choices)}, but it is {format_option(values[other])}. "
+                f"Remove {flag}, or set {other} to {choices[0]}."
             )
-    language = [key.flag for key in section_keys() if key.section == "language"]
-    for argument in (words for config in configs for flag, words in config.arguments.items() if flag in language):
-        if not any(config.method.needs_concepts for config in configs):
-            raise FedBMError(f"{argument} only applies to methods that read concepts. Remove {argument}.")
 
 
 def method_values(method: Method) -> dict[str, Any]:
@@ -300,31 +297,20 @@ def _format_toml(value: Any) -> str:
 
 
 def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Turn {flag: value} into {section: {key: value}}; refuse an option that the chosen method does not have.
-
-    `mu` is the chosen method's option. `fedprox_mu` is FedProx's, and wins over `mu`.
-    """
-    shared = {key.flag: key for key in keys() if not key.is_option}
+    """Turn {flag: value} into {section: {key: value}}; refuse an option that the chosen method does not have."""
     method = str(flags.get("method", FedBM.name))
     values: dict[str, dict[str, Any]] = {}
-    for flag in sorted(flags, key=lambda flag: flag.startswith(f"{method}_")):
-        owners = option_flags().get(flag, {})
-        if flag in shared:
-            section, name = shared[flag].section, shared[flag].name
-        elif method in owners:
-            section, name = "method", owners[method]
-        elif owners and method not in all_methods() and not is_reference(method):
-            continue  # make_config() reports the unknown method
-        elif owners:
-            raise FedBMError(
-                f"{flag} is an option of {join_words(owners)}, not of {method}. Remove it, or use {join_words(owners)}."
-            )
-        else:
-            raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, [*shared, *option_flags()])}')
-        value = flags[flag]
+    for flag in sorted(flags, key=len):  # mu before other_mu, which is for one method
+        key, value = find_key(flag), flags[flag]
+        if key.is_option and method not in key.methods:
+            if not is_reference(method):
+                find_method(method)  # a mistake in its name comes first
+            known = join_words(key.methods)
+            raise FedBMError(f"{flag} is an option of {known}, not of {method}. Remove it, or use {known}.")
         if isinstance(value, list | tuple):  # such as mean=(0.5,), freeze=["conv1", "bn1"]
             value = ",".join(map(str, value))
-        values.setdefault(section, {})[name] = str(value) if isinstance(value, Path | torch.device) else value
+        plain = str(value) if isinstance(value, Path | torch.device) else value
+        values.setdefault(key.section, {})[key.name] = plain
     return values
 
 
@@ -332,3 +318,40 @@ def override(values: Mapping[str, Mapping[str, Any]], flags: Mapping[str, Any]) 
     """Return the *values* of a configuration file, {section: {key: value}}, overridden by *flags*."""
     given = to_sections(flags)
     return {section: {**values.get(section, {}), **given.get(section, {})} for section in (*values, *given)}
+
+
+def configure(
+    method: str | Method,
+    settings: Mapping[str, Any],
+    base: Mapping[str, Mapping[str, Any]] | None = None,
+    where: str = "the configuration",
+) -> Config:
+    """Return the configuration of a run of a method: a name, an object, or a class of the user's own as FILE.py:CLASS.
+
+    *settings* are values by flag. They win over *base*, the values of a configuration file, and must have an effect.
+    """
+    own: Method | None = None
+    if isinstance(method, str):
+        values = override(base or {}, {**settings, "method": method})
+        if is_reference(method):
+            options = values.pop("method")
+            own = load_method(options.pop("name"), options)
+    else:
+        if not isinstance(method, Method):
+            raise FedBMError(
+                f"method must be a name or an object like fedbm.FedAvg(), not {method!r}. Add () to a class."
+            )
+        check_name(type(method))
+        for flag in settings:
+            if find_key(flag).is_option:
+                raise FedBMError(f"{flag} is an option of a method. Set it where you make the {method.name} object.")
+        own, values = method, override(base or {}, settings)
+    config = dataclasses.replace(make_config(values, where), arguments=frozenset(settings))
+    return config if own is None else with_method(config, own)
+
+
+def with_method(config: Config, method: Method) -> Config:
+    """Return *config* with a method object, whose options are checked. They count as set by the user."""
+    method = check_all(method)
+    given = config.given | {f"method.{option}" for option in method_values(method)}
+    return dataclasses.replace(config, method=method, given=given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +39,11 @@ from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task
-from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
-from fedbm.runs.custom_method import check_name, load_method, with_method
+from fedbm.runs.callbacks import Callback, Notifier, check_callbacks
 from fedbm.runs.failure import clear_failure
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_runs
-from fedbm.runs.run_config import Config, find_method, is_reference, keys, make_config, override, to_values
+from fedbm.runs.run_config import Config, configure, keys
 from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, check_resumable, read_run
 from fedbm.runs.tracking import make_trackers
@@ -97,7 +96,7 @@ def simulate(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
         )
     dataset = use_data(data, settings, partition is not None, body is not None)
-    config = dataclasses.replace(configure(method, settings), arguments={flag: flag for flag in settings})
+    config = configure(method, settings)
     objects: dict[str, Any] = {"dataset": dataset, "partition": partition, "make_body": body}
     return compute_run(config, progress_console(progress), on_event=on_event, callbacks=callbacks, **objects)
 
@@ -126,7 +125,7 @@ def compute_run(
     if RunFolder(path).done:
         console.print("this run is finished; nothing to compute")
         return read_run(path)
-    notify = Notifier(callbacks, run_info(plan))
+    notify = Notifier(callbacks, path, plan.config)
     shown = {path: (plan.config.method.name, plan.config.train.rounds)}
     with notify, show_runs(console, shown) as show, closing(run(plan)) as events:
         for event in events:
@@ -135,26 +134,6 @@ def compute_run(
                 on_event(event)
             notify(event)
     return read_run(path)
-
-
-def configure(
-    method: str | Method, settings: Mapping[str, Any], base: Mapping[str, Mapping[str, Any]] | None = None
-) -> Config:
-    """Return the configuration of a method: a name, an object, or a class of the user's own as FILE.py:CLASS.
-
-    *settings* are values by flag. They win over *base*, the values of a configuration file.
-    """
-    if is_reference(method):
-        method = load_method(method)
-    if isinstance(method, str):
-        return make_config(override(base or {}, {**settings, "method": find_method(method).name}))
-    if isinstance(method, type) or not isinstance(method, Method):
-        raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}. Add () to a class.")
-    check_name(type(method))
-    values = override(base or {}, settings)
-    if misplaced := list(values.get("method", {})):
-        raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
-    return with_method(make_config(values), method)
 
 
 def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bool, body: bool) -> Dataset | None:
@@ -177,10 +156,6 @@ def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bo
 
 def run_path(plan: Plan) -> Path:
     return Path(plan.config.engine.out).expanduser() / plan.id
-
-
-def run_info(plan: Plan) -> RunInfo:
-    return RunInfo(plan.id, run_path(plan), to_values(plan.config))
 
 
 def run(plan: Plan) -> Generator[Event, None, None]:
@@ -220,14 +195,12 @@ def iterate_run(plan: Plan) -> Generator[Event | None, None, None]:
 
 def _iterate_rounds(plan: Plan, device: torch.device) -> Generator[Event | None, None, None]:
     folder = RunFolder(run_path(plan))
-    if folder.done:
-        return
     with folder.lock(), explain_memory_errors(device):
-        if folder.done:  # another process finished it since we looked
+        if folder.done:  # another process may have finished it
             return
         trackers = make_trackers(plan.config.engine.track)
         loop = prepare_round_loop(plan, folder, device)
-        with Notifier(trackers, run_info(plan)) as notify:
+        with Notifier(trackers, folder.path, plan.config) as notify:
             yield from iterate_loop(loop, notify)
             finish_simulation(plan, loop)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -48,14 +48,14 @@ class Job(NamedTuple):
 
 @dataclass(eq=False)
 class RunProcess:
-    """A process, its place, how many runs it takes now, and the numbers of its current runs."""
+    """A process, its place, and the numbers of its current runs."""
 
     process: Any
     pipe: Connection  # one per process: a process killed while writing must not block the others
     place: Place
-    capacity: int
     runs: set[int] = field(default_factory=set)
     works: bool = False  # whether a run has sent an event
+    failure: DeviceFailure | None = None  # of its GPU; it takes no more runs, and ends
 
     def stop(self) -> None:
         self.pipe.close()  # the process then ends by itself, after its turn
@@ -90,7 +90,7 @@ def run_all(
                 workers += map(_start_worker, free)
                 free = []
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
-                while waiting and len(worker.runs) < worker.capacity:
+                while waiting and len(worker.runs) < worker.place.capacity and worker.failure is None:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
                     config = config.with_values("engine", **worker.place.changes)
@@ -104,14 +104,15 @@ def run_all(
                     number, news = worker.pipe.recv()
                 except (EOFError, OSError):
                     workers.remove(worker)
-                    if worker.capacity or worker.works or not workers:  # else its GPU has never worked
+                    if worker.failure is None or worker.works or not workers:  # else its GPU has never worked
                         free.append(worker.place)
                     worker.process.join()
                     for number in worker.runs:
-                        yield number, Failure(f"its process ended with status {worker.process.exitcode}")
+                        ended = Failure(f"its process ended with status {worker.process.exitcode}")
+                        yield number, worker.failure or ended
                     continue
                 if isinstance(news, DeviceFailure):
-                    worker.capacity = 0  # it ends
+                    worker.failure = news
                 if not isinstance(news, Event):
                     worker.runs.discard(number)
                 else:
@@ -132,8 +133,13 @@ def seconds_until(deadline: float | None) -> float | None:
 
 
 def is_last_round(event: Event, deadline: float | None) -> bool:
-    """Return whether a run must stop after this event: if its next round takes as long, it ends after the deadline."""
-    return deadline is not None and event.record is not None and time.time() + event.record.seconds["total"] > deadline
+    """Return whether a run must stop after this event: if its next round takes as long, it ends after the deadline.
+
+    After its last round a run only writes its files.
+    """
+    if deadline is None or event.record is None or event.last:
+        return False
+    return time.time() + event.record.seconds["total"] > deadline
 
 
 def places_for(config: Config) -> list[Place]:
@@ -153,49 +159,37 @@ def cores() -> int:
 
 
 def _start_worker(place: Place) -> RunProcess:
-    return RunProcess(*start_process(_work), place, place.capacity)
+    return RunProcess(*start_process(_work), place)
 
 
 def _work(pipe: Connection) -> None:
-    """Advance the runs of this process in turns until the parent closes the pipe."""
+    """Advance the runs of this process in turns until the parent closes the pipe.
 
-    def receive(is_busy: bool) -> Iterator[tuple[int, Job]]:
-        while pipe.poll(0 if is_busy else None):
-            is_busy = True
-            yield pipe.recv()
-
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        for news in advance_runs(receive):
-            pipe.send(news)
-
-
-def advance_runs(
-    receive: Callable[[bool], Iterator[tuple[int, Job]]],
-) -> Generator[tuple[int, Event | Failure | None], None, None]:
-    """Advance several runs in turns and yield (number, news). The news None means that the run is over.
-
-    *receive* returns the jobs that have arrived, as (number, job). If its argument is False, no run is active, and it
-    waits for a job. If the GPU fails, all runs of the process fail, and the iteration ends.
+    The pipe brings (number, job) and takes (number, news). The news None means that the run is over. If the GPU fails,
+    all runs of the process fail, and the process ends.
     """
     runs: dict[int, Generator[Event | None, None, None]] = {}
-    while True:
-        for number, job in receive(bool(runs)):
-            runs[number] = advance_run(job)
-        for number, run in list(runs.items()):
-            news: Event | Failure | None = None
-            try:
-                news = next(run)
-                if news is None:  # the run waits
-                    continue
-            except StopIteration:
-                del runs[number]
-            except Exception as error:  # the other runs of this process continue
-                del runs[number]
-                news = Failure.of(error)
-            yield number, news
-            if isinstance(news, DeviceFailure):
-                yield from ((other, news) for other in runs)
-                return
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            while pipe.poll(0 if runs else None):
+                number, job = pipe.recv()
+                runs[number] = advance_run(job)
+            for number, run in list(runs.items()):
+                news: Event | Failure | None = None
+                try:
+                    news = next(run)
+                    if news is None:  # the run waits
+                        continue
+                except StopIteration:
+                    del runs[number]
+                except Exception as error:  # the other runs of this process continue
+                    del runs[number]
+                    news = Failure.of(error)
+                pipe.send((number, news))
+                if isinstance(news, DeviceFailure):
+                    for other in runs:
+                        pipe.send((other, news))
+                    return
 
 
 def advance_run(job: Job) -> Generator[Event | None, None, None]:

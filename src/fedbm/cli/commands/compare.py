@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_all_settings, read_file, switches
+from fedbm.cli.flags import add_all_settings, read_file
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
@@ -46,9 +46,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     base = read_file(args.file) if args.file else {}
     if "method" in base or "seed" in base.get("train", {}):
         raise FedBMError(f"{args.file} sets a method or a seed. Remove them and use --methods and --seeds.")
-    arguments = switches(args.settings) | ({"beta": "--betas"} if args.betas else {})
     betas, seeds = args.betas.split(",") if args.betas else [None], parse_seeds(args.seeds, "--seeds")
-    run_configs(make_grid(base, args.settings, list_methods(args.methods), betas, seeds, arguments), args.to, console)
+    run_configs(make_grid(base, args.settings, list_methods(args.methods), betas, seeds), args.to, console)
 
 
 def run_configs(configs: Sequence[Config], to: str, console: Console) -> None:

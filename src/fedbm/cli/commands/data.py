@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_json, add_setting, add_settings, check_ending, section_flags, switches
+from fedbm.cli.flags import add_json, add_setting, add_settings, check_ending, section_flags
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.config.options import PARTITION_KEYS, DataOptions, check
@@ -195,10 +194,9 @@ def load_and_print(args: argparse.Namespace, console: Console, verify: bool = Fa
     from fedbm.cli.console_tables import table
     from fedbm.runs.plan import load_dataset
     from fedbm.runs.progress_display import show_decoding
-    from fedbm.runs.run_config import check_config, make_config, to_sections
+    from fedbm.runs.run_config import check_config, configure
 
-    config = make_config(to_sections({**args.settings, "data": args.what}))
-    config = replace(config, arguments=switches(args.settings))
+    config = configure("fedbm", {**args.settings, "data": args.what})
     check_config(config)
     with show_decoding(console) as progress:
         dataset = load_dataset(config, progress, verify)
