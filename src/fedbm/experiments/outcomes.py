@@ -69,7 +69,7 @@ class Outcome(ExperimentInfo):
             return ""
         planned = len(cells(self.axes)) * len(self.rows) * len(self.analysis.seeds)
         there = [r for r in self.results if r.seed in self.analysis.seeds]
-        done = len({r.key for r in there if r.state == "finished" or r.last is not None})
+        done = len({r.key for r in there if r.state in ("finished", "withheld") or r.last is not None})
         if done == planned:
             return ""
         return f"{done} of {planned} runs of {self.name} are on record; scores are withheld until all are there"
@@ -78,16 +78,18 @@ class Outcome(ExperimentInfo):
         return [result for result in self.results if result.row == row and result.at == at]
 
 
-def hide_withheld(outcome: Outcome) -> Outcome:
-    """Return *outcome* without its runs if they are withheld; each is missing, with the reason."""
-    if not (why := outcome.withheld):
-        return outcome
-    return replace(outcome, results=tuple(_withhold(result, why) for result in outcome.results))
+def hide_withheld(outcome: Outcome, elsewhere: Mapping[str, str] | None = None) -> Outcome:
+    """Return *outcome* without withheld runs; each is missing, with the reason.
 
-
-def _withhold(result: Trial, why: str) -> Trial:
-    has_scores = result.run is not None or result.last is not None
-    return replace(result, state="withheld", why=why, run=None, last=None) if has_scores else result
+    *elsewhere* has the runs that other experiments withhold, as run id → reason.
+    """
+    results, own = [], outcome.withheld
+    for result in outcome.results:
+        why = own or (elsewhere or {}).get(result.id, "")
+        if why and (result.run is not None or result.last is not None):
+            result = replace(result, state="withheld", why=why, run=None, last=None)
+        results.append(result)
+    return replace(outcome, results=tuple(results))
 
 
 def command_of(name: str) -> str:
@@ -138,23 +140,22 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     return [read_outcome(path) for path in found]
 
 
-def _withheld_runs(own: Path) -> dict[str, str]:
-    """Return run id → why for the runs of incomplete confirmatory experiments on record next to *own*."""
+def _withheld_runs(folder: Path) -> dict[str, str]:
+    """Return run id → why for the runs of incomplete confirmatory experiments on record in *folder*."""
     found: dict[str, str] = {}
-    for path in sorted(own.parent.glob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         value = read_json(path)
-        if path != own and isinstance(value, dict) and "analysis" in value:
+        if isinstance(value, dict) and "analysis" in value:
             outcome = read_outcome(path, with_runs=False)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
 
 
 def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
-    """Read an experiment's record and those of its runs, except runs that other experiments in that folder withhold.
+    """Read an experiment's record and those of its runs, without runs that an experiment in that folder withholds.
 
     Without *with_runs*, only the trials are read.
     """
-    hidden = _withheld_runs(path) if with_runs else {}
     record = decode(_Record, read_object(path, FORMAT), path)
     results = []
     with prefix_errors(str(path)):
@@ -165,11 +166,11 @@ def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
                 raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
     for t in record.trials:
         run = read_checked_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
-        trial = Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last)
-        results.append(_withhold(trial, hidden[trial.id]) if trial.id in hidden else trial)
-    return Outcome(
+        results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
+    outcome = Outcome(
         **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
     )
+    return hide_withheld(outcome, _withheld_runs(path.parent)) if with_runs else outcome
 
 
 def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Outcome]:

@@ -16,7 +16,7 @@ from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
-from fedbm.experiments.outcomes import Outcome, hide_withheld, outcome_of, read_outcome, with_results
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, with_results
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, PlannedTrial, choose_trials, find_state, finished_run, locate, trials
@@ -309,7 +309,7 @@ def run_experiments(
     stopped = "" if is_complete else SPENT
     if stopped:
         console.print(stopped)
-    outcomes = tuple(hide_withheld(read_outcome(path)) for path in written)
+    outcomes = tuple(map(read_outcome, written))
     if all(place.folder is None for place in plan.chosen):
         raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
     return Reproduction(outcomes, tuple(failures.values()), stopped)
