@@ -25,7 +25,7 @@ from fedbm.experiments.spec import (
 )
 from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
 from fedbm.runs.failure import failure_of
-from fedbm.runs.run_record import SCORES, read_checked_record
+from fedbm.runs.run_record import SCORES, read_record
 from fedbm.utils.io import read_json, read_object
 from fedbm.utils.json_records import Keys, Length, NonNegative, Range, decode
 
@@ -165,7 +165,7 @@ def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
             if t.row not in record.rows or t.cell not in there:
                 raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
     for t in record.trials:
-        run = read_checked_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
+        run = read_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
         results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
     outcome = Outcome(
         **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)

@@ -81,8 +81,13 @@ def _keeps_images(run: RunView) -> bool:
 
 
 def read_record(path: Path) -> RunView:
-    """Read a record; the result equals read_run() except for what a record does not keep."""
+    """Read a record; the result equals read_run() except for what a record does not keep.
+
+    Raise FedBMError if the file is damaged or not named after its run.
+    """
     record = decode(RunRecord, read_object(path, FORMAT), path)
+    if record.run != path.stem:
+        raise FedBMError(f"{path} is the record of another run, {format_value(record.run)}")
     picture, strip = path.with_suffix(".jpg"), path.with_suffix(STRIP)
     return RunView(
         **facts_of(record.summary, record.config),
@@ -103,14 +108,6 @@ def read_record(path: Path) -> RunView:
         last_quarter=record.last_quarter,
         averaged_last_quarter=record.averaged_last_quarter,
     )
-
-
-def read_checked_record(path: Path) -> RunView:
-    """Read a record; raise FedBMError if the file is not named after its run."""
-    found = read_record(path)
-    if found.id != path.stem:
-        raise FedBMError(f"{path} is the record of another run, {format_value(found.id)}")
-    return found
 
 
 def _write_picture(run: RunView, path: Path) -> None:
