@@ -20,7 +20,7 @@ from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.experiments import record_store
 from fedbm.experiments.outcomes import Outcome, read_outcome
-from fedbm.experiments.record_store import would_drop, write_outcome
+from fedbm.experiments.record_store import kept_results, write_outcome
 from fedbm.experiments.spec import parse
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.scheduler import run_all
@@ -166,7 +166,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(
 
 
 def test_where_nothing_is_on_record_nothing_is_dropped(outcome: Outcome, tmp_path: Path) -> None:
-    assert would_drop(outcome, tmp_path / "nowhere") == ""
+    assert kept_results(outcome, tmp_path / "nowhere") == []
 
 
 @pytest.fixture(scope="module")

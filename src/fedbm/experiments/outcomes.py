@@ -48,7 +48,6 @@ class _TrialRecord:
 @dataclass(frozen=True, kw_only=True)
 class _Record(ExperimentInfo):
     experiment: str
-    command: str
     rows: Annotated[tuple[str, ...], Length(least=1)]
     trials: tuple[_TrialRecord, ...]
 
@@ -59,8 +58,14 @@ class Outcome(ExperimentInfo):
 
     name: str
     rows: tuple[str, ...]
-    command: str
     results: tuple[Trial, ...]
+
+    @property
+    def command(self) -> str:
+        """The command that runs the experiment."""
+        if self.name not in shipped_experiments():
+            return f"fedbm sweep {self.name}.toml"
+        return f"fedbm reproduce {self.name}" + " --data-dir DIR" * (self.shared.get("data") != "digits")
 
     @property
     def withheld(self) -> str:
@@ -92,14 +97,6 @@ def hide_withheld(outcome: Outcome, elsewhere: Mapping[str, str] | None = None) 
     return replace(outcome, results=tuple(results))
 
 
-def command_of(name: str) -> str:
-    """Return the command that runs an experiment."""
-    if name not in shipped_experiments():
-        return f"fedbm sweep {name}.toml"
-    folder = "" if find_experiment(name).shared.get("data") == "digits" else " --data-dir DIR"
-    return f"fedbm reproduce {name}{folder}"
-
-
 def outcome_of(experiment: Experiment, states: Sequence[PlannedTrial]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
     plan = experiment.analysis
@@ -113,7 +110,6 @@ def with_results(experiment: Experiment, results: Iterable[Trial]) -> Outcome:
         **experiment.info(),
         name=experiment.name,
         rows=tuple(experiment.rows),
-        command=command_of(experiment.name),
         results=tuple(replace(result, state="finished") if result.state in DONE else result for result in results),
     )
 
@@ -167,9 +163,7 @@ def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
     for t in record.trials:
         run = read_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
         results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
-    outcome = Outcome(
-        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
-    )
+    outcome = Outcome(**record.info(), name=record.experiment, rows=record.rows, results=tuple(results))
     return hide_withheld(outcome, _withheld_runs(path.parent)) if with_runs else outcome
 
 
