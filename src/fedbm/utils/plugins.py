@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -37,8 +36,9 @@ def load_plugins(group: str, taken: Collection[str], check: Callable[[str, Any],
     what is wrong with it, or "".
     """
     declared: dict[str, dict[str, EntryPoint]] = defaultdict(dict)
-    for entry in _entry_points(group):
-        declared[entry.name][_package_of(entry)] = entry
+    for entry in entry_points(group=group):
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+        declared[entry.name][package] = entry
     return {name: _load(name, entries, taken, check) for name, entries in sorted(declared.items())}
 
 
@@ -72,12 +72,3 @@ def _load(
             problem = f"{type(error).__name__}: {error}"
     words = f'the plug-in "{name}" of {package} cannot be used: {problem}. Correct or uninstall it.'
     return Plugin(name, package, value, words if problem else "")
-
-
-@cache
-def _entry_points(group: str) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=group))
-
-
-def _package_of(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
