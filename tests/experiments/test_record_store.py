@@ -339,3 +339,20 @@ def test_ctrl_c_keeps_records_of_what_is_finished(
     assert "Accuracy" not in said.out, "one who stops wants no tables"
     assert [r.state for r in read_outcome(swept / "results" / "grid.json").results] == ["finished", "not run"]
     assert main(["report", "results", "--to", "page.html"]) == 0
+
+
+def test_ctrl_c_stays_one_where_records_cannot_be_written(
+    swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Iterator[Any]:
+        shutil.rmtree(swept / "results")
+        (swept / "results").write_text("", encoding="utf-8")
+        raise KeyboardInterrupt
+        yield
+
+    shutil.rmtree(swept / "runs")
+    shutil.rmtree(swept / "results")
+    monkeypatch.setattr("fedbm.runs.batch.run_all", interrupted)
+    capsys.readouterr()
+    assert main(command()) == 130
+    assert one_sentence(capsys.readouterr().err) == "interrupted; run the same command again to continue"

@@ -302,12 +302,19 @@ def run_experiments(
         if isinstance(news, Event) and news.last:
             ending.append(job.folder)
 
-    try:
-        failures = run_jobs(jobs, console, deadline, record_finished, on_event, callbacks)
-    finally:
+    def write_records() -> list[Path]:
         written = plan.write_records()
         for path in written:
             console.print(f"records: {path}")
+        return written
+
+    try:
+        failures = run_jobs(jobs, console, deadline, record_finished, on_event, callbacks)
+    except (FedBMError, KeyboardInterrupt):
+        with suppress(FedBMError):  # what stopped the runs is reported
+            write_records()
+        raise
+    written = write_records()
     is_complete = all(job.is_finished or job.folder in failures for job in jobs)
     stopped = "" if is_complete else SPENT
     if stopped:

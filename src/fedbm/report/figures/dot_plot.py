@@ -33,6 +33,7 @@ def dot_plot(
     rows: Sequence[DotRow],
     title: str,
     axis: str,
+    width: float = WIDE,
     *,
     zero: bool = False,
     bars: bool = False,
@@ -42,7 +43,7 @@ def dot_plot(
 
     *zero* adds a line at zero, *bars* a bar from zero to each mean, *guides* dashed lines across all rows.
     """
-    names = [shorten_to_width(row.label, 0.38 * WIDE) for row in rows]
+    names = [shorten_to_width(row.label, 0.38 * width) for row in rows]
     left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
     everything = [*([0.0] if zero or bars else []), *(value for row in rows for value in row.extent)]
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
@@ -50,10 +51,10 @@ def dot_plot(
     for row in rows:
         lines += [row.heading, row] if row.heading and row.heading not in lines else [row]
     bottom = top + step * len(lines)
-    x = Scale(min(everything) - (0 if bars else margin), max(everything) + margin, left, WIDE - right)
-    ticks = fitting_ticks(x, WIDE / 110)
-    sheet = Drawing(WIDE, bottom + 28, title)
-    sheet.write(left if left + text_width(axis) <= WIDE else 0, 10, axis, colour=MUTED)
+    x = Scale(min(everything) - (0 if bars else margin), max(everything) + margin, left, width - right)
+    ticks = fitting_ticks(x, width / 110)
+    sheet = Drawing(width, bottom + 28, title)
+    sheet.write(left if left + text_width(axis) <= width else 0, 10, axis, colour=MUTED)
     for tick in ticks:
         sheet.line([(x.at(tick), top), (x.at(tick), bottom)], MUTED, 0.7, alpha=0.25)
     draw_x_axis(sheet, x, bottom, ticks)
@@ -65,7 +66,7 @@ def dot_plot(
     for place, line in enumerate(lines):
         y = top + step * (place + 0.5)
         if isinstance(line, str):
-            sheet.box(left, y - step / 2, WIDE - left - right, step, PAPER)  # hides the grid
+            sheet.box(left, y - step / 2, width - left - right, step, PAPER)  # hides the grid
             sheet.write(0, y + 0.1 * step, line, colour=MUTED)
         else:
             if bars:
