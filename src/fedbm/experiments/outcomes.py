@@ -153,14 +153,12 @@ def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
     Without *with_runs*, only the trials are read.
     """
     record = decode(_Record, read_object(path, FORMAT), path)
-    results = []
     with prefix_errors(str(path)):
         record.check_references(record.rows)
-        there = cells(record.axes)
-        for place, t in enumerate(record.trials):
-            if t.row not in record.rows or t.cell not in there:
-                raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
-    for t in record.trials:
+    results, there = [], cells(record.axes)
+    for place, t in enumerate(record.trials):
+        if t.row not in record.rows or t.cell not in there:
+            raise FedBMError(f"{path}: trials[{place}] has a row or cell that the experiment does not have")
         run = read_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
         results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
     outcome = Outcome(**record.info(), name=record.experiment, rows=record.rows, results=tuple(results))

@@ -66,16 +66,16 @@ def paired(x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
     both = sorted(set(x) & set(y))
     if not both:
         return None
-    found = spread([x[seed] - y[seed] for seed in both])
+    differences = [x[seed] - y[seed] for seed in both]
+    found = spread(differences)
     largest = max(abs(scores[seed]) for scores in (x, y) for seed in both)
     if not found.std or found.std <= ROUNDING * largest:  # one pair, or equal differences
         return Paired(found.n, found.mean, found.mean, found.mean, None, None)
-    from scipy.stats import t as student
+    from scipy.stats import ttest_1samp
 
-    error = found.std / math.sqrt(found.n)
-    half = float(student.ppf(0.975, found.n - 1)) * error
-    p = 2 * float(student.sf(abs(found.mean) / error, found.n - 1))
-    return Paired(found.n, found.mean, found.mean - half, found.mean + half, p, found.mean / found.std)
+    test = ttest_1samp(differences, 0.0)
+    low, high = map(float, test.confidence_interval(0.95))
+    return Paired(found.n, found.mean, low, high, float(test.pvalue), found.mean / found.std)
 
 
 def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
