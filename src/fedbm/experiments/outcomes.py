@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from fedbm.engine.round_record import Score
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError, prefix_errors
 from fedbm.experiments.spec import (
@@ -27,22 +28,21 @@ from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, tr
 from fedbm.runs.failure import failure_of
 from fedbm.runs.run_record import SCORES, read_record
 from fedbm.utils.io import read_json, read_object
-from fedbm.utils.json_records import Keys, Length, NonNegative, Range, decode
+from fedbm.utils.json_records import Keys, Length, decode
 
 FORMAT = 2
-Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True)
 class _TrialRecord:
     row: str
-    cell: Annotated[Settings, Keys({"beta?": NonNegative})]
+    cell: Settings
     seed: Seed
     status: str
     reason: str
     run: str | None
     id: str | None
-    last: Annotated[Mapping[str, Share], Keys(dict.fromkeys(SCORES, Share))] | None = None
+    last: Annotated[Mapping[str, Score], Keys(dict.fromkeys(SCORES, Score))] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
