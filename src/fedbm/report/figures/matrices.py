@@ -97,7 +97,7 @@ def _shaded(
 
 
 class _Columns:
-    """Cells side by side with class names above: level if they fit, else at 45°, or at 90° above narrow columns."""
+    """Cells in columns with class names above: level if they fit, else at 45°, or at 90° above narrow columns."""
 
     def __init__(self, classes: Sequence[str], cells: int, largest: float) -> None:
         self.cell = min(largest, max(12.0, 760 / cells))  # small enough for 62 classes
