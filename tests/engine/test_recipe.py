@@ -108,8 +108,8 @@ def test_patience_ends_a_run_and_says_why(tiny: dict[str, Any], tmp_path: Path) 
     assert run.summary["personal"]["last"] is not None, "the last round scores personal models"
     assert (run.finished, run.planned, run.final_round) == (True, 9, 4)
     assert run.last_quarter == run.rounds[-1].test
-    write_record(run, tmp_path / "record.json")
-    kept = read_record(tmp_path / "record.json")
+    write_record(run, tmp_path / f"{run.id}.json")
+    kept = read_record(tmp_path / f"{run.id}.json")
     assert (kept.planned, kept.final_round, [record.round for record in kept.rounds]) == (9, 4, [1, 2, 3, 4])
     page = write_report([folder_of(plan)], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "rounds planned: 9, run: 4" in page

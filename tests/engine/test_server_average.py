@@ -239,8 +239,8 @@ def test_a_record_keeps_the_averaged_scores(tiny: dict[str, Any], tmp_path: Path
     plan = plan_of(tiny, tmp_path, server_average=DECAY, rounds=8)
     play(plan)
     run = read_run(folder_of(plan))
-    write_record(run, tmp_path / "record.json")
-    again = read_record(tmp_path / "record.json")
+    write_record(run, tmp_path / f"{run.id}.json")
+    again = read_record(tmp_path / f"{run.id}.json")
     assert run.summary is not None
     assert run.details is not None
     assert again.scores("averaged") == run.scores("averaged") == run.summary["averaged"]
@@ -262,9 +262,9 @@ def test_no_average_no_keys(tiny: dict[str, Any], tmp_path: Path) -> None:
     run = read_run(folder_of(plan))
     assert all("averaged" not in record for record in records_of(folder_of(plan) / "rounds.jsonl"))
     assert run.scores("averaged") is run.scores("averaged_last_quarter") is None
-    write_record(run, tmp_path / "record.json")
-    assert "averaged_last_quarter" not in (tmp_path / "record.json").read_text()
-    assert all(record["averaged"] is None for record in read_record(tmp_path / "record.json").rounds)
+    write_record(run, tmp_path / f"{run.id}.json")
+    assert "averaged_last_quarter" not in (tmp_path / f"{run.id}.json").read_text()
+    assert all(record["averaged"] is None for record in read_record(tmp_path / f"{run.id}.json").rounds)
 
 
 def test_between_evaluations_rounds_are_averaged_too(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -46,9 +46,10 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 @pytest.mark.parametrize("rounds", [7, 100, 333])
 def test_a_record_gives_back_what_a_report_needs(tmp_path: Path, rounds: int) -> None:
     run = read_run(fake_run(tmp_path / "runs", "fedbm", seed=0, rounds=rounds, classes=[str(k) for k in range(8)]))
-    write_record(run, tmp_path / "records" / "one.json")
-    found = read_record(tmp_path / "records" / "one.json")
-    assert found.generated == tmp_path / "records" / "one.jpg"
+    path = tmp_path / "records" / f"{run.id}.json"
+    write_record(run, path)
+    found = read_record(path)
+    assert found.generated == path.with_suffix(".jpg")
     for name in ("id", "method", "label", "data", "beta", "clients", "seed", "planned", "summary", "environment"):
         assert getattr(found, name) == getattr(run, name), name
     assert {"data", "method", "train"} <= set(found.config)
@@ -62,7 +63,7 @@ def test_a_record_gives_back_what_a_report_needs(tmp_path: Path, rounds: int) ->
             assert kept[record["round"]]["test"]["f1"] == pytest.approx(record["test"]["f1"], abs=1e-5)
     assert total(found, "bytes", "sent") == total(run, "bytes", "sent")
     assert total(found, "seconds", "train") == pytest.approx(total(run, "seconds", "train"), abs=1e-3)
-    assert (tmp_path / "records" / "one.json").stat().st_size < 25_000
+    assert path.stat().st_size < 25_000
 
 
 def test_generated_images_of_earlier_rounds_are_in_the_record(tmp_path: Path) -> None:
@@ -74,10 +75,11 @@ def test_generated_images_of_earlier_rounds_are_in_the_record(tmp_path: Path) ->
         if number == 10:
             noise[:, : 2 * 64] = 255
         Image.fromarray(noise).save(folder / "generated" / f"{number}.png")
-    path = tmp_path / "records" / "one.json"
-    write_record(read_run(folder), path)
+    run = read_run(folder)
+    path = tmp_path / "records" / f"{run.id}.json"
+    write_record(run, path)
     found = read_record(path)
-    assert found.strip == tmp_path / "records" / "one.rounds.jpg"
+    assert found.strip == path.with_suffix(".rounds.jpg")
     assert found.strip_rounds == (5, 10, 20, 50, 100, 200)
     assert found.strip.stat().st_size < 60_000
     with Image.open(found.strip) as strip:
@@ -110,8 +112,8 @@ def test_no_record_is_made_of_a_run_with_damaged_pictures(tmp_path: Path) -> Non
 def test_partitions_are_compared_by_digest(tmp_path: Path) -> None:
     runs = [read_run(fake_run(tmp_path / "runs", method, seed=0)) for method in ("fedavg", "fedbm")]
     for run in runs:
-        write_record(run, tmp_path / f"{run.method}.json")
-    (group,) = group_runs([read_record(tmp_path / f"{run.method}.json") for run in runs])
+        write_record(run, tmp_path / f"{run.id}.json")
+    (group,) = group_runs([read_record(tmp_path / f"{run.id}.json") for run in runs])
     sentences = [finding.sentence for finding in check_comparison(group)]
     assert "Seeds at which clients have different samples: none." in sentences
 

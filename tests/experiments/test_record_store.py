@@ -20,7 +20,7 @@ from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.experiments import record_store
 from fedbm.experiments.outcomes import Outcome, read_outcome
-from fedbm.experiments.record_store import would_drop, write_outcome
+from fedbm.experiments.record_store import kept_results, write_outcome
 from fedbm.experiments.spec import parse
 from fedbm.runs.failure import Failure, keep_failure
 from fedbm.runs.scheduler import run_all
@@ -166,7 +166,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(
 
 
 def test_where_nothing_is_on_record_nothing_is_dropped(outcome: Outcome, tmp_path: Path) -> None:
-    assert would_drop(outcome, tmp_path / "nowhere") == ""
+    assert kept_results(outcome, tmp_path / "nowhere") == []
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +339,20 @@ def test_ctrl_c_keeps_records_of_what_is_finished(
     assert "Accuracy" not in said.out, "one who stops wants no tables"
     assert [r.state for r in read_outcome(swept / "results" / "grid.json").results] == ["finished", "not run"]
     assert main(["report", "results", "--to", "page.html"]) == 0
+
+
+def test_ctrl_c_stays_one_where_records_cannot_be_written(
+    swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Iterator[Any]:
+        shutil.rmtree(swept / "results")
+        (swept / "results").write_text("", encoding="utf-8")
+        raise KeyboardInterrupt
+        yield
+
+    shutil.rmtree(swept / "runs")
+    shutil.rmtree(swept / "results")
+    monkeypatch.setattr("fedbm.runs.batch.run_all", interrupted)
+    capsys.readouterr()
+    assert main(command()) == 130
+    assert one_sentence(capsys.readouterr().err) == "interrupted; run the same command again to continue"

@@ -14,12 +14,11 @@ from fedbm import methods
 from fedbm.data.readers import dispatch
 from fedbm.models import backbone
 from fedbm.runs import run_config
-from fedbm.utils import plugins
 
 
 def forget_plugins() -> None:
     """Let the package look for plug-ins and their options again."""
-    for cached in (plugins._entry_points, methods.method_plugins, dispatch.reader_plugins, run_config.keys):
+    for cached in (methods.method_plugins, dispatch.reader_plugins, run_config.keys):
         cached.cache_clear()
     backbone.body_plugins.cache_clear()
 

@@ -141,6 +141,14 @@ def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
             refused(path, read, what)
 
 
+@pytest.mark.parametrize("name", ["details.json", "partition.json"])
+def test_a_file_of_another_run(tmp_path: Path, name: str) -> None:
+    run, other = fake_run(tmp_path / "a", rounds=1), fake_run(tmp_path / "b", rounds=1, classes=["p", "q", "r", "s"])
+    (run / name).write_bytes((other / name).read_bytes())
+    with pytest.raises(FedBMError, match="files of different runs: their numbers of classes differ"):
+        read_run(run)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

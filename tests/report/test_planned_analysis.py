@@ -249,6 +249,18 @@ def test_a_record_keeps_the_plan_and_withholds_shared_runs_elsewhere(tmp_path: P
     assert all(row.runs for cell in compare_outcome(found["other"]) for row in cell.rows)
 
 
+def test_runs_that_another_plan_withholds_are_on_record(tmp_path: Path) -> None:
+    """The other plan is complete, so it says no other number of runs than there are."""
+    outcome = planned(tmp_path / "runs", missing=[("FedETF", 6)])
+    write_outcome(outcome, tmp_path / "results")
+    text = PLAN.replace(', "fedetf"', "").replace(', ["FedBM", "FedETF"]', "")
+    other = parse(text.format(confirmatory="confirmatory = true"), "other", "other.toml")
+    shared = [replace(r, id=r.run.id) for r in outcome.results if r.row != "FedETF" and r.run is not None]
+    found = read_outcome(write_outcome(with_results(other, shared), tmp_path / "results"))
+    assert not found.withheld
+    assert {(result.state, result.why) for result in found.results} == {("withheld", WITHHELD)}
+
+
 def test_seeds_that_are_not_planned_do_not_count(tmp_path: Path) -> None:
     outcome = planned(tmp_path)
     others = tuple(replace(result, seed=result.seed - 3) for result in outcome.results)

@@ -25,8 +25,8 @@ def test_a_record_keeps_the_last_quarter_scores(tmp_path: Path) -> None:
     """Of all rounds, not of those its curves keep."""
     run = read_run(fake_run(tmp_path, "fedavg", rounds=240))
     assert run.last_quarter is not None
-    write_record(run, tmp_path / "record.json")
-    again = read_record(tmp_path / "record.json")
+    write_record(run, tmp_path / f"{run.id}.json")
+    again = read_record(tmp_path / f"{run.id}.json")
     assert again.last_quarter == run.last_quarter
     assert last_quarter_scores({record.round: record.test for record in run.rounds}, 240) == run.last_quarter
     assert last_quarter_scores({record.round: record.test for record in again.rounds}, 240) != run.last_quarter

@@ -101,7 +101,7 @@ class Partition:
             ) from error
 
     def __repr__(self) -> str:
-        sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
+        sizes = format_range([len(samples) for samples in self.clients])
         more = f", {len(self.held_out)} held out" if self.held_out else ""
         more += f", {self.shift.kind} shift" if self.shift else ""
         return f"Partition({self.kind}: {format_count(len(self.clients), 'client')} with {sizes} samples{more})"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from fedbm.engine.round_record import Score
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError, prefix_errors
 from fedbm.experiments.spec import (
@@ -25,30 +26,28 @@ from fedbm.experiments.spec import (
 )
 from fedbm.experiments.trials import DONE, PlannedTrial, Trial, finished_run, trials
 from fedbm.runs.failure import failure_of
-from fedbm.runs.run_record import SCORES, read_checked_record
+from fedbm.runs.run_record import SCORES, read_record
 from fedbm.utils.io import read_json, read_object
-from fedbm.utils.json_records import Keys, Length, NonNegative, Range, decode
+from fedbm.utils.json_records import Keys, Length, decode
 
 FORMAT = 2
-Share = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True)
 class _TrialRecord:
     row: str
-    cell: Annotated[Settings, Keys({"beta?": NonNegative})]
+    cell: Settings
     seed: Seed
     status: str
     reason: str
     run: str | None
     id: str | None
-    last: Annotated[Mapping[str, Share], Keys(dict.fromkeys(SCORES, Share))] | None = None
+    last: Annotated[Mapping[str, Score], Keys(dict.fromkeys(SCORES, Score))] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Record(ExperimentInfo):
     experiment: str
-    command: str
     rows: Annotated[tuple[str, ...], Length(least=1)]
     trials: tuple[_TrialRecord, ...]
 
@@ -59,8 +58,14 @@ class Outcome(ExperimentInfo):
 
     name: str
     rows: tuple[str, ...]
-    command: str
     results: tuple[Trial, ...]
+
+    @property
+    def command(self) -> str:
+        """The command that runs the experiment."""
+        if self.name not in shipped_experiments():
+            return f"fedbm sweep {self.name}.toml"
+        return f"fedbm reproduce {self.name}" + " --data-dir DIR" * (self.shared.get("data") != "digits")
 
     @property
     def withheld(self) -> str:
@@ -69,7 +74,7 @@ class Outcome(ExperimentInfo):
             return ""
         planned = len(cells(self.axes)) * len(self.rows) * len(self.analysis.seeds)
         there = [r for r in self.results if r.seed in self.analysis.seeds]
-        done = len({r.key for r in there if r.state == "finished" or r.last is not None})
+        done = len({r.key for r in there if r.state in ("finished", "withheld") or r.last is not None})
         if done == planned:
             return ""
         return f"{done} of {planned} runs of {self.name} are on record; scores are withheld until all are there"
@@ -78,24 +83,18 @@ class Outcome(ExperimentInfo):
         return [result for result in self.results if result.row == row and result.at == at]
 
 
-def hide_withheld(outcome: Outcome) -> Outcome:
-    """Return *outcome* without its runs if they are withheld; each is missing, with the reason."""
-    if not (why := outcome.withheld):
-        return outcome
-    return replace(outcome, results=tuple(_withhold(result, why) for result in outcome.results))
+def hide_withheld(outcome: Outcome, elsewhere: Mapping[str, str] | None = None) -> Outcome:
+    """Return *outcome* without withheld runs; each is missing, with the reason.
 
-
-def _withhold(result: Trial, why: str) -> Trial:
-    has_scores = result.run is not None or result.last is not None
-    return replace(result, state="withheld", why=why, run=None, last=None) if has_scores else result
-
-
-def command_of(name: str) -> str:
-    """Return the command that runs an experiment."""
-    if name not in shipped_experiments():
-        return f"fedbm sweep {name}.toml"
-    folder = "" if find_experiment(name).shared.get("data") == "digits" else " --data-dir DIR"
-    return f"fedbm reproduce {name}{folder}"
+    *elsewhere* has the runs that other experiments withhold, as run id → reason.
+    """
+    results, own = [], outcome.withheld
+    for result in outcome.results:
+        why = own or (elsewhere or {}).get(result.id, "")
+        if why and (result.run is not None or result.last is not None):
+            result = replace(result, state="withheld", why=why, run=None, last=None)
+        results.append(result)
+    return replace(outcome, results=tuple(results))
 
 
 def outcome_of(experiment: Experiment, states: Sequence[PlannedTrial]) -> Outcome:
@@ -111,7 +110,6 @@ def with_results(experiment: Experiment, results: Iterable[Trial]) -> Outcome:
         **experiment.info(),
         name=experiment.name,
         rows=tuple(experiment.rows),
-        command=command_of(experiment.name),
         results=tuple(replace(result, state="finished") if result.state in DONE else result for result in results),
     )
 
@@ -138,38 +136,33 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     return [read_outcome(path) for path in found]
 
 
-def _withheld_runs(own: Path) -> dict[str, str]:
-    """Return run id → why for the runs of incomplete confirmatory experiments on record next to *own*."""
+def _withheld_runs(folder: Path) -> dict[str, str]:
+    """Return run id → why for the runs of incomplete confirmatory experiments on record in *folder*."""
     found: dict[str, str] = {}
-    for path in sorted(own.parent.glob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         value = read_json(path)
-        if path != own and isinstance(value, dict) and "analysis" in value:
+        if isinstance(value, dict) and "analysis" in value:
             outcome = read_outcome(path, with_runs=False)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
 
 
 def read_outcome(path: Path, with_runs: bool = True) -> Outcome:
-    """Read an experiment's record and those of its runs, except runs that other experiments in that folder withhold.
+    """Read an experiment's record and those of its runs, without runs that an experiment in that folder withholds.
 
     Without *with_runs*, only the trials are read.
     """
-    hidden = _withheld_runs(path) if with_runs else {}
     record = decode(_Record, read_object(path, FORMAT), path)
-    results = []
     with prefix_errors(str(path)):
         record.check_references(record.rows)
-        there = cells(record.axes)
-        for place, t in enumerate(record.trials):
-            if t.row not in record.rows or t.cell not in there:
-                raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")
-    for t in record.trials:
-        run = read_checked_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
-        trial = Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last)
-        results.append(_withhold(trial, hidden[trial.id]) if trial.id in hidden else trial)
-    return Outcome(
-        **record.info(), name=record.experiment, rows=record.rows, command=record.command, results=tuple(results)
-    )
+    results, there = [], cells(record.axes)
+    for place, t in enumerate(record.trials):
+        if t.row not in record.rows or t.cell not in there:
+            raise FedBMError(f"{path}: trials[{place}] has a row or cell that the experiment does not have")
+        run = read_record(path.parent / "runs" / f"{t.run}.json") if t.run and with_runs else None
+        results.append(Trial(t.row, t.cell, t.seed, t.status, t.reason, run, t.id or "", t.last))
+    outcome = Outcome(**record.info(), name=record.experiment, rows=record.rows, results=tuple(results))
+    return hide_withheld(outcome, _withheld_runs(path.parent)) if with_runs else outcome
 
 
 def list_unrecorded(outcomes: Sequence[Outcome], elsewhere: Collection[str] = ()) -> list[Outcome]:

@@ -35,13 +35,11 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
 
 
 def _merge_outcome(outcome: Outcome, folder: Path) -> Path:
-    if sentence := would_drop(outcome, folder):
-        raise FedBMError(sentence)
     path = folder / f"{outcome.name}.json"
-    for result in outcome.results:  # first, because this repairs damaged records of runs that are here
+    before = {result.key: result for result in kept_results(outcome, folder)}
+    for result in outcome.results:
         if result.run is not None and result.run.path != (record := folder / "runs" / f"{result.run.id}.json"):
             write_record(result.run, record)
-    before = {result.key: result for result in _still_planned(outcome, _read_existing(path))} if path.exists() else {}
     merged = {**before, **{r.key: _merge(before.get(r.key), r) for r in outcome.results}}
     places, rows = cells(outcome.axes), list(outcome.rows)
     ordered = sorted(merged.values(), key=lambda r: (places.index(dict(r.at)), rows.index(r.row), r.seed))
@@ -55,45 +53,31 @@ def _merge_outcome(outcome: Outcome, folder: Path) -> Path:
     return path
 
 
-def would_drop(now: Outcome, folder: Path) -> str:
-    """Return a sentence if writing *now* to *folder* would drop finished runs on record there; "" otherwise.
+def kept_results(now: Outcome, folder: Path) -> list[Trial]:
+    """Return the results on record in *folder* that the experiment still plans: same row and cell, no other run id.
 
-    Such runs have other data or settings, or belong to another grid of the same name. A run that *now* contains is
-    kept, whatever its row and cell are called.
+    Raise FedBMError if a finished run on record is not among them. Such runs have other data or settings, or belong to
+    another grid of the same name. A run that *now* contains is kept, whatever its row and cell are called.
     """
     path = folder / f"{now.name}.json"
     if not path.exists():
-        return ""
-    before = _read_existing(path)
-    stay = {result.id for result in (*now.results, *_still_planned(now, before))}
-    gone = {result.id for result in before.results if result.state == "finished"} - stay
-    if not gone:
-        return ""
-    return (
-        f"{path} contains {format_count(len(gone), 'finished run')} with other data, settings or rows, which would be "
-        "dropped. Choose another folder for records, or remove that file if you no longer need it."
-    )
-
-
-def _read_existing(path: Path) -> Outcome:
-    """Return the recorded outcome without finished runs that no longer have a record file."""
-    found, runs = read_outcome(path, with_runs=False), path.parent / "runs"
-    kept = (r for r in found.results if r.state != "finished" or (runs / f"{r.id}.json").exists())
-    return replace(found, results=tuple(kept))
-
-
-def _still_planned(now: Outcome, before: Outcome) -> list[Trial]:
-    """Return the earlier results that the experiment still plans: same row and cell, and no seed with another id.
-
-    Without the data, ids are not known; then the settings that all runs share must be equal.
-    """
+        return []
+    before, runs = read_outcome(path, with_runs=False), folder / "runs"
+    there = [r for r in before.results if r.state != "finished" or (runs / f"{r.id}.json").exists()]
     ids = {result.key: result.id for result in now.results}
-    there = {(row, json.dumps(at, sort_keys=True)) for row in now.rows for at in cells(now.axes)}
-    known = [r for r in before.results if r.id and ids.get(r.key)]
-    other = {r.key[:2] for r in known if ids[r.key] != r.id}
-    if dict(now.shared) != dict(before.shared):
-        there &= {r.key[:2] for r in known}
-    return [result for result in before.results if result.key[:2] in there - other]
+    known = [r for r in there if r.id and ids.get(r.key)]
+    planned = {(row, json.dumps(at, sort_keys=True)) for row in now.rows for at in cells(now.axes)}
+    if dict(now.shared) != dict(before.shared):  # without the data, ids are not known, and nothing else is compared
+        planned &= {r.key[:2] for r in known}
+    planned -= {r.key[:2] for r in known if ids[r.key] != r.id}
+    kept = [r for r in there if r.key[:2] in planned]
+    lost = {r.id for r in there if r.state == "finished"} - {r.id for r in (*now.results, *kept)}
+    if lost:
+        raise FedBMError(
+            f"{path} contains {format_count(len(lost), 'finished run')} with other data, settings or rows, which would "
+            "be dropped. Choose another folder for records, or remove that file if you no longer need it."
+        )
+    return kept
 
 
 def _merge(before: Trial | None, now: Trial) -> Trial:

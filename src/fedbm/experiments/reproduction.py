@@ -16,8 +16,8 @@ from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
-from fedbm.experiments.outcomes import Outcome, hide_withheld, outcome_of, read_outcome, with_results
-from fedbm.experiments.record_store import would_drop, write_outcome
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, with_results
+from fedbm.experiments.record_store import kept_results, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, PlannedTrial, choose_trials, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchRun, find_deadline, run_jobs
@@ -89,11 +89,14 @@ class ExperimentPlan:
         return [f"the partition of {name} does not depend on β, so its cells share their runs" for name in names]
 
     def refusals(self) -> list[str]:
-        """Return a sentence for each experiment with a record that would lose finished runs."""
-        found = (
-            would_drop(with_results(e, self.states_of(name)), self.records) for name, e in self.experiments.items()
-        )
-        return [sentence for sentence in found if sentence]
+        """Return a sentence for each experiment with a record that is damaged or would lose finished runs."""
+        sentences = []
+        for name, experiment in self.experiments.items():
+            try:
+                kept_results(with_results(experiment, self.states_of(name)), self.records)
+            except FedBMError as error:
+                sentences.append(str(error))
+        return sentences
 
     def check(self) -> None:
         """Raise FedBMError if a record could not be read or written after the runs."""
@@ -299,17 +302,24 @@ def run_experiments(
         if isinstance(news, Event) and news.last:
             ending.append(job.folder)
 
-    try:
-        failures = run_jobs(jobs, console, deadline, record_finished, on_event, callbacks)
-    finally:
+    def write_records() -> list[Path]:
         written = plan.write_records()
         for path in written:
             console.print(f"records: {path}")
+        return written
+
+    try:
+        failures = run_jobs(jobs, console, deadline, record_finished, on_event, callbacks)
+    except (FedBMError, KeyboardInterrupt):
+        with suppress(FedBMError):  # what stopped the runs is reported
+            write_records()
+        raise
+    written = write_records()
     is_complete = all(job.is_finished or job.folder in failures for job in jobs)
     stopped = "" if is_complete else SPENT
     if stopped:
         console.print(stopped)
-    outcomes = tuple(hide_withheld(read_outcome(path)) for path in written)
+    outcomes = tuple(map(read_outcome, written))
     if all(place.folder is None for place in plan.chosen):
         raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
     return Reproduction(outcomes, tuple(failures.values()), stopped)

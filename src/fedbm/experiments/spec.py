@@ -43,9 +43,10 @@ PAPER = files("fedbm.experiments").joinpath("paper")
 EVIDENCE = files("fedbm.experiments").joinpath("evidence")
 Endpoint = Literal["chosen", "averaged last"]
 Seed = Annotated[int, Range(0, MAX_SEED)]
-Settings = Mapping[str, Annotated[Any, Scalar]]
 Choices = Annotated[tuple[Annotated[Any, Scalar], ...], Length(least=1)]
 Betas = Annotated[tuple[NonNegative, ...], Length(least=1)]  # titles and the paper's numbers depend on β
+Settings = Annotated[Mapping[str, Annotated[Any, Scalar]], Keys({"beta?": NonNegative})]
+Axes = Annotated[Mapping[str, Choices], Keys({"beta?": Betas})]
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -74,8 +75,8 @@ class ExperimentFile(Description):
 
     seeds: str = ""
     methods: tuple[str, ...] = ()
-    all: Annotated[Settings, Keys({"beta?": NonNegative})] = field(default_factory=dict)
-    axes: Annotated[Mapping[str, Choices], Keys({"beta?": Betas})] = field(default_factory=dict)
+    all: Settings = field(default_factory=dict)
+    axes: Axes = field(default_factory=dict)
     rows: tuple[Annotated[Mapping[str, object], Keys({"name": str})], ...] = ()
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     search: _Search | None = None
@@ -106,8 +107,8 @@ class ExperimentInfo(Description):
     """What an experiment, its record and its outcome have in common."""
 
     search: tuple[str, ...]  # axes on which validation chooses a value; "row" chooses among rows
-    shared: Annotated[Settings, Keys({"beta?": NonNegative})]
-    axes: Annotated[Mapping[str, Choices], Keys({"beta?": Betas})]
+    shared: Settings
+    axes: Axes
     analysis: AnalysisPlan | None = None  # None: the lead is tested against every other row
 
     @property

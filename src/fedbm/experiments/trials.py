@@ -15,7 +15,7 @@ from fedbm.experiments.spec import Experiment, cells
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
 from fedbm.runs.run_config import Config, make_config, settings_for, to_sections
-from fedbm.runs.run_record import read_checked_record
+from fedbm.runs.run_record import read_record
 from fedbm.runs.run_view import RunView, check_unedited, read_run
 from fedbm.runs.runner import run_path
 
@@ -135,7 +135,7 @@ def finished_run(trial: PlannedTrial) -> RunView | None:
     """
     if trial.record is not None:
         try:
-            return read_checked_record(trial.record)
+            return read_record(trial.record)
         except FedBMError as error:
             raise FedBMError(f"{error}; remove the record to compute the run again") from error
     return check_unedited(read_run(trial.folder)) if trial.folder and trial.state == "finished" else None

@@ -281,7 +281,7 @@ def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Tabl
             "seconds": mean_cell([run.summary.seconds for run in row.runs if run.summary], "seconds"),
         }
         lines.append(Row(row.name, cells, colour=colours[row.name], lead=row.name == lead))
-    shared_by = f", n = {format_range(min(seeds), max(seeds))}" if seeds else ""
+    shared_by = f", n = {format_range(seeds)}" if seeds else ""
     columns = (
         *make_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
         *_difference_columns("minus", f"Minus {base}"),

@@ -68,8 +68,8 @@ def _facts(group: Group) -> tuple[str, ...]:
     found = next((run.client_partition for run in group.runs if run.client_partition is not None), None)
     images = (f"classes: {len(found.classes)}, training images: {sum(map(sum, found.counts)):,}",) if found else ()
     methods = f"methods: {len({row.method for row in group.rows})}, seeds: {len(seeds)}"
-    rounds = f"rounds planned: {format_range(min(planned), max(planned))}"
-    return (group.title, methods, *images, f"{rounds}, run: {format_range(min(computed), max(computed))}")
+    rounds = f"rounds planned: {format_range(planned)}"
+    return (group.title, methods, *images, f"{rounds}, run: {format_range(computed)}")
 
 
 def _data(runs: Sequence[RunView]) -> list[dict[str, Any]]:

@@ -91,7 +91,7 @@ def _table(found: Mapping[str, Scores], colours: Colours, name: str, caption: st
     rows = []
     for source, row, scores in _by_source(found):
         images = [int(number) for number in scores[IMAGES]]
-        cells = {"n": Cell(len(images), "count"), IMAGES: Cell(format_range(min(images), max(images)))}
+        cells = {"n": Cell(len(images), "count"), IMAGES: Cell(format_range(images))}
         cells |= {metric: score_cell(spread_or_none(scores.get(metric, ()))) for metric in (*SHOWN, OWN_MODEL)}
         rows.append(Row(row, cells, source, colours[row]))
     titles = {"n": "n", IMAGES: "Images", **SHOWN}

@@ -198,4 +198,4 @@ def mean_cell(values: Sequence[float], kind: Kind, with_std: bool = False) -> Ce
 
 
 def _range(rounds: Collection[int], otherwise: str) -> Cell:
-    return Cell(format_range(min(rounds), max(rounds)) if rounds else otherwise)
+    return Cell(format_range(rounds) if rounds else otherwise)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from fedbm.data.dataset import Dataset
 from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import load_partition
-from fedbm.engine.device import find_device
 from fedbm.engine.local_training import Samples
 from fedbm.engine.run_folder import FORMAT
 from fedbm.errors import FedBMError
@@ -71,7 +70,7 @@ def features_of(
     model: Model, images: NDArray[np.uint8], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """Return features [n,F] of images, and class anchors [K,F] if the classifier is made of texts."""
-    module, device = model.module, find_device(str(model.device))
+    module, device = model.module, model.device
     if not isinstance(module, Classifier):
         raise FedBMError(f"the model of {model.method.name} has no features")
     pixels, classes = (torch.from_numpy(np.asarray(values)).to(device) for values in (images, labels))

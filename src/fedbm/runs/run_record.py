@@ -70,9 +70,7 @@ def write_record(run: RunView, path: Path) -> None:
     lines = [f"{json.dumps(key)}: {compact.encode(value)}" for key, value in record_of(run).items()]
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     if _keeps_images(run):
-        _write_picture(run, path.with_suffix(".jpg"))
-        if run.round_images:
-            _write_strip(run, path.with_suffix(STRIP))
+        _write_pictures(run, path)
 
 
 def _keeps_images(run: RunView) -> bool:
@@ -81,8 +79,13 @@ def _keeps_images(run: RunView) -> bool:
 
 
 def read_record(path: Path) -> RunView:
-    """Read a record; the result equals read_run() except for what a record does not keep."""
+    """Read a record; the result equals read_run() except for what a record does not keep.
+
+    Raise FedBMError if the file is damaged or not named after its run.
+    """
     record = decode(RunRecord, read_object(path, FORMAT), path)
+    if record.run != path.stem:
+        raise FedBMError(f"{path} is the record of another run, {format_value(record.run)}")
     picture, strip = path.with_suffix(".jpg"), path.with_suffix(STRIP)
     return RunView(
         **facts_of(record.summary, record.config),
@@ -105,34 +108,23 @@ def read_record(path: Path) -> RunView:
     )
 
 
-def read_checked_record(path: Path) -> RunView:
-    """Read a record; raise FedBMError if the file is not named after its run."""
-    found = read_record(path)
-    if found.id != path.stem:
-        raise FedBMError(f"{path} is the record of another run, {format_value(found.id)}")
-    return found
-
-
-def _write_picture(run: RunView, path: Path) -> None:
-    """Write the generated images in reduced size."""
+def _write_pictures(run: RunView, path: Path) -> None:
+    """Write the generated images in reduced size, and images of several rounds in at most MAX_STRIP_BYTES."""
     assert run.generated is not None
     assert run.details is not None
-    sheet, tile = read_sheet(run.generated, len(run.details.classes))
+    classes = len(run.details.classes)
+    sheet, tile = read_sheet(run.generated, classes)
     scale = min(1.0, MAX_TILE / tile)
     small = sheet.resize((round(scale * sheet.width), round(scale * sheet.height)))
-    with atomic_write(path) as temporary:
+    with atomic_write(path.with_suffix(".jpg")) as temporary:
         small.save(temporary, format="JPEG", quality=80)
-
-
-def _write_strip(run: RunView, path: Path) -> None:
-    """Write the images of several rounds, at the best quality that MAX_STRIP_BYTES allows."""
-    assert run.details is not None
-    strip, _ = make_strip(run.round_images, len(run.details.classes))
-    with atomic_write(path) as temporary:
-        for quality in (80, 60, 40, 20, 10):
-            strip.save(temporary, format="JPEG", quality=quality, optimize=True)
-            if temporary.stat().st_size <= MAX_STRIP_BYTES:
-                break
+    if run.round_images:
+        strip, _ = make_strip(run.round_images, classes)
+        with atomic_write(path.with_suffix(STRIP)) as temporary:
+            for quality in (80, 60, 40, 20, 10):
+                strip.save(temporary, format="JPEG", quality=quality, optimize=True)
+                if temporary.stat().st_size <= MAX_STRIP_BYTES:
+                    break
 
 
 def _kept_rounds(rounds: int, best: int) -> set[int]:

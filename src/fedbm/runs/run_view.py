@@ -229,6 +229,9 @@ def read_run(run: RunView | str | Path) -> RunView:
     summary = _decode_file(Summary, path / "summary.json", REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json")
     facts = facts_of(summary, config) if summary else _facts_of_unfinished(path, config, partition)
+    details, features = _decode_file(Details, path / "details.json"), _decode_file(Features, path / "features.json")
+    if len({len(part.classes) for part in (partition, details, features) if part is not None}) > 1:
+        raise FedBMError(f"{path} has files of different runs: their numbers of classes differ. Restore its own files.")
     environment = _decode_file(Environment, path / "environment.json") or {}  # type: ignore[type-abstract]
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     if summary is not None:
@@ -247,12 +250,12 @@ def read_run(run: RunView | str | Path) -> RunView:
         environment=environment or None,
         client_partition=partition,
         checksum=partition.of.checksum if partition and partition.of else "",
-        details=_decode_file(Details, path / "details.json"),
+        details=details,
         generated=generated if generated.is_file() else None,
         round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         edited=environment.get("settings") not in (None, settings_digest(config)),
         failure=failure.reason if failure and summary is None else "",
-        features=_decode_file(Features, path / "features.json"),
+        features=features,
         last_quarter=last_quarter_scores(tests, summary.rounds) if summary else None,
         averaged_last_quarter=last_quarter_scores(averaged, summary.rounds) if summary else None,
     )

@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -37,8 +36,9 @@ def load_plugins(group: str, taken: Collection[str], check: Callable[[str, Any],
     what is wrong with it, or "".
     """
     declared: dict[str, dict[str, EntryPoint]] = defaultdict(dict)
-    for entry in _entry_points(group):
-        declared[entry.name][_package_of(entry)] = entry
+    for entry in entry_points(group=group):
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+        declared[entry.name][package] = entry
     return {name: _load(name, entries, taken, check) for name, entries in sorted(declared.items())}
 
 
@@ -56,28 +56,19 @@ def check_usable(plugins: dict[str, Plugin], name: str) -> None:
 def _load(
     name: str, entries: dict[str, EntryPoint], taken: Collection[str], check: Callable[[str, Any], str]
 ) -> Plugin:
-    package, (first, *others) = join_words(sorted(entries), "and"), entries.values()
-    who = f'the plug-in "{name}" of {package}'
+    package, value, problem = join_words(sorted(entries), "and"), None, ""
     if name in taken:
-        return Plugin(name, package, problem=f"{who} has a name of fedbm's own. It must be renamed, or uninstalled.")
-    if others:
-        return Plugin(name, package, problem=f'the plug-in "{name}" is declared by {package}. Uninstall all but one.')
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        words = "A name has lower-case letters, digits and underscores, and starts with a letter."
-        return Plugin(name, package, problem=f"{who} cannot be used. {words}")
-    try:
-        value = first.load()
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        return Plugin(name, package, problem=f"{who} cannot be imported: {reason}. Correct or uninstall it.")
-    problem = check(name, value)
-    return Plugin(name, package, value, f"{who} cannot be used: {problem}." if problem else "")
-
-
-@cache
-def _entry_points(group: str) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=group))
-
-
-def _package_of(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+        problem = "its name is one of fedbm's own"
+    elif len(entries) > 1:
+        problem = "more than one package declares it"
+    elif not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        problem = "its name must start with a letter and have only lower-case letters, digits and underscores"
+    else:
+        [entry] = entries.values()
+        try:
+            value = entry.load()
+            problem = check(name, value)
+        except (Exception, SystemExit) as error:
+            problem = f"{type(error).__name__}: {error}"
+    words = f'the plug-in "{name}" of {package} cannot be used: {problem}. Correct or uninstall it.'
+    return Plugin(name, package, value, words if problem else "")

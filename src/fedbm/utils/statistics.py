@@ -10,6 +10,7 @@ from dataclasses import dataclass
 ROUNDING = 1e-12  # differences that vary by a smaller share of the scores are equal up to rounding
 MOST_FLIPS = 16  # largest number of differences for which all 2ⁿ sign patterns are tried
 MIN_SEEDS = 3  # for a verdict: two seeds leave one degree of freedom, and agree too often by chance
+POWER = 0.8  # probability with which seeds_needed() finds an effect
 MOST_SEEDS = 1000  # largest number that seeds_needed() tries
 
 
@@ -65,16 +66,16 @@ def paired(x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
     both = sorted(set(x) & set(y))
     if not both:
         return None
-    found = spread([x[seed] - y[seed] for seed in both])
+    differences = [x[seed] - y[seed] for seed in both]
+    found = spread(differences)
     largest = max(abs(scores[seed]) for scores in (x, y) for seed in both)
     if not found.std or found.std <= ROUNDING * largest:  # one pair, or equal differences
         return Paired(found.n, found.mean, found.mean, found.mean, None, None)
-    from scipy.stats import t as student
+    from scipy.stats import ttest_1samp
 
-    error = found.std / math.sqrt(found.n)
-    half = float(student.ppf(0.975, found.n - 1)) * error
-    p = 2 * float(student.sf(abs(found.mean) / error, found.n - 1))
-    return Paired(found.n, found.mean, found.mean - half, found.mean + half, p, found.mean / found.std)
+    test = ttest_1samp(differences, 0.0)
+    low, high = map(float, test.confidence_interval(0.95))
+    return Paired(found.n, found.mean, low, high, float(test.pvalue), found.mean / found.std)
 
 
 def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
@@ -98,8 +99,8 @@ def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
     return sum(abs(total) >= least for total in sums) / len(sums)
 
 
-def seeds_needed(size: float, level: float, power: float = 0.8) -> int | None:
-    """Return the smallest n at which a paired two-sided t-test at *level* finds an effect of *size* with *power*.
+def seeds_needed(size: float, level: float) -> int | None:
+    """Return the smallest n at which a paired two-sided t-test at *level* finds an effect of *size* with power 0.8.
 
     *size* is d_z = mean/std of the differences. Return None if n is larger than MOST_SEEDS.
     A standard value: d_z = 0.5 at level 0.05 needs 34 pairs.
@@ -112,7 +113,7 @@ def seeds_needed(size: float, level: float, power: float = 0.8) -> int | None:
 
     def enough(n: int) -> bool:
         far = float(student.ppf(1 - level / 2, n - 1))
-        return bool(nct.sf(far, n - 1, abs(size) * math.sqrt(n)) >= power)
+        return bool(nct.sf(far, n - 1, abs(size) * math.sqrt(n)) >= POWER)
 
     found = MIN_SEEDS + bisect_left(range(MIN_SEEDS, MOST_SEEDS + 1), True, key=enough)
     return found if found <= MOST_SEEDS else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -35,17 +35,18 @@ def format_seconds(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def format_count(number: int, one: str, many: str = "") -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a number with its noun.
 
-    >>> format_count(1, "run"), format_count(2, "class", "classes")
-    ('1 run', '2 classes')
+    >>> format_count(1, "run"), format_count(2000, "run")
+    ('1 run', '2,000 runs')
     """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def format_range(low: int, high: int) -> str:
-    """Return '4' or '4–7'."""
+def format_range(numbers: Collection[int]) -> str:
+    """Return '4' or '4–7': the lowest and the highest number."""
+    low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low}–{high}"
 
 

@@ -25,12 +25,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.engine.run_folder import find_run
     from fedbm.runs.feature_map import write_features
     from fedbm.runs.run_record import write_record
-    from fedbm.runs.run_view import check_unedited, read_run
+    from fedbm.runs.run_view import read_run
 
     settings = {flag: value for flag, value in args.settings.items() if flag != "out"}
     for name in args.runs:
         folder = find_run(runs_folder(args), name)
-        check_unedited(read_run(folder))  # the record must not show settings that were not computed
         written = write_features(folder, settings, args.averaged, args.method)
         console.print(f"features: {written}; 'fedbm report {folder}' shows them")
         run = read_run(folder)

@@ -66,7 +66,6 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace, console: Console) -> None:
     """Print the state of all runs, run those that remain, write records, and print the new state and tables."""
     from fedbm.experiments import reproduction
-    from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.batch import find_deadline
     from fedbm.runs.seed_list import parse_seeds
 
@@ -88,7 +87,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     console.print("\nnow:")
     print_states(plan, console)
     for outcome in found.outcomes:
-        print_tables(read_outcome(plan.records / f"{outcome.name}.json"), console)
+        print_tables(outcome, console)
     check_failures(found.failures, runs)
 
 

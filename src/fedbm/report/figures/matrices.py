@@ -23,16 +23,16 @@ def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str)
     """Draw clients down and classes across. A bubble's area is the number of samples; totals are at the side."""
     table = np.asarray(counts, dtype=np.float64)
     clients, width = table.shape
-    cell = _cell(max(clients, width), largest=34)
+    columns = _Columns(classes, max(clients, width), largest=34)
+    cell, size, top = columns.cell, columns.size, columns.top
     names = [str(client) for client in range(clients)]
     totals = [f"{int(total):,}" for total in table.sum(axis=1)]
-    size = min(SIZE, cell - 2)
-    left, (turn, top, over) = 12 + max(max_width(names, size), text_width("client")), _room_above(classes, cell)
+    left = 12 + max(max_width(names, size), text_width("client"))
     side = 14 + max(max_width(totals, size), text_width("total"))
     unit = 0.48 * cell / np.sqrt(max(table.max(), 1.0))
     end = left + cell * width
-    sheet = Drawing(max(end + side, end + over), top + cell * clients + 6, title)
-    _write_column_heads(sheet, classes, left, top, cell, turn)
+    sheet = Drawing(end + max(side, columns.over), top + cell * clients + 6, title)
+    columns.write_names(sheet, left)
     sheet.write(left - 12, top - 10, "client", "end", colour=MUTED)
     sheet.write(end + side - 2, top - 10, "total", "end", colour=MUTED)
     for row in range(clients):
@@ -41,8 +41,8 @@ def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str)
         sheet.write(left - 12, y, names[row], "end", size, MUTED)
         sheet.write(end + side - 2, y, totals[row], "end", size)
     for count in np.unique(table[table > 0]):
-        rows, columns = np.nonzero(table == count)
-        centres = zip(left + cell * (columns + 0.5), top + cell * (rows + 0.5), strict=True)
+        down, across = np.nonzero(table == count)
+        centres = zip(left + cell * (across + 0.5), top + cell * (down + 0.5), strict=True)
         sheet.marks(centres, "o", 2 * max(0.75, unit * count**0.5), MUTED)
     return sheet.svg()
 
@@ -72,15 +72,13 @@ def _shaded(
     import PIL.Image
 
     count = len(classes)
-    cell = _cell(count, largest=36)
-    size = min(SIZE, cell - 2)
-    names = [shorten(name) for name in classes]
-    left = 10 + max_width(names, size)
-    turn, top, over = _room_above(classes, cell)
+    columns = _Columns(classes, count, largest=36)
+    cell, size, top = columns.cell, columns.size, columns.top
+    left = 10 + max_width(columns.names, size)
     right = 10 + max(max_width(side, size), text_width("n")) if side else 4.0
     end, bottom = left + cell * count, top + cell * count
-    sheet = Drawing(end + max(right, over), bottom + 4, title)
-    _write_column_heads(sheet, classes, left, top, cell, turn)
+    sheet = Drawing(end + max(right, columns.over), bottom + 4, title)
+    columns.write_names(sheet, left)
     pixels = np.empty((count, count, 4))
     pixels[..., :3] = HEAT
     pixels[..., 3] = DEEPEST * np.clip(shades, 0, 1)
@@ -88,7 +86,7 @@ def _shaded(
     sheet.line([(left, top), (end, top), (end, bottom), (left, bottom), (left, top)], MUTED, 0.7, alpha=0.45)
     for row in range(count):
         y = top + cell * (row + 0.5)
-        sheet.write(left - 8, y, names[row], "end", size)
+        sheet.write(left - 8, y, columns.names[row], "end", size)
         if side:
             sheet.write(end + right - 2, y, side[row], "end", size, MUTED)
         for column in range(count if count <= MAX_CLASSES_WITH_NUMBERS else 0):
@@ -98,30 +96,24 @@ def _shaded(
     return sheet.svg()
 
 
-def _cell(count: int, largest: float) -> float:
-    """Return the side of a cell: at most *largest*, and small enough for 62 classes."""
-    return min(largest, max(12.0, 760 / count))
+class _Columns:
+    """Cells in columns with class names above: level if they fit, else at 45°, or at 90° above narrow columns."""
 
+    def __init__(self, classes: Sequence[str], cells: int, largest: float) -> None:
+        self.cell = min(largest, max(12.0, 760 / cells))  # small enough for 62 classes
+        self.size = min(SIZE, self.cell - 2)  # of letters
+        self.names = [shorten(name) for name in classes]
+        longest = max_width(self.names, self.size)
+        fit = longest <= self.cell - 4
+        self.turn = 0.0 if fit else 90.0 if self.cell < 20 else 45.0
+        self.top = 22.0 if fit else 16 + longest * math.sin(math.radians(self.turn))  # room for the names
+        self.over = 0.0 if fit else longest * math.cos(math.radians(self.turn))  # beyond the last column
 
-def _room_above(classes: Sequence[str], cell: float) -> tuple[float, float, float]:
-    """Return the angle of the column heads, and the room that they need above the cells and beyond the last column.
-
-    The angle is 0 if they fit above their column, else 45, or 90 in narrow columns.
-    """
-    longest = max_width([shorten(name) for name in classes], min(SIZE, cell - 2))
-    if longest <= cell - 4:
-        return 0.0, 22.0, 0.0
-    turn = 90.0 if cell < 20 else 45.0
-    return turn, 16 + longest * math.sin(math.radians(turn)), longest * math.cos(math.radians(turn))
-
-
-def _write_column_heads(
-    sheet: Drawing, classes: Sequence[str], left: float, top: float, cell: float, turn: float
-) -> None:
-    size = min(SIZE, cell - 2)
-    for column, name in enumerate(classes):
-        x = left + cell * (column + 0.5)
-        if turn == 0:
-            sheet.write(x, top - 10, shorten(name), "middle", size)
-        else:
-            sheet.write(x + (size * 0.35 if turn == 90 else 2), top - 7, shorten(name), "start", size, turn=turn)
+    def write_names(self, sheet: Drawing, left: float) -> None:
+        for column, name in enumerate(self.names):
+            x = left + self.cell * (column + 0.5)
+            if self.turn:
+                x += self.size * 0.35 if self.turn == 90 else 2
+                sheet.write(x, self.top - 7, name, "start", self.size, turn=self.turn)
+            else:
+                sheet.write(x, self.top - 10, name, "middle", self.size)
