@@ -43,9 +43,10 @@ from fedbm.federation.federation_options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
-from fedbm.report.comparison import ComparedRow, compare_outcome
+from fedbm.report.comparison import compare_outcome
 from fedbm.report.experiment_tables import endpoint_class_table, ladder_table, other_scores_table, rounds_table
 from fedbm.report.format import mean_and_std
+from fedbm.report.group import GroupRow
 from fedbm.report.tables import METRICS
 from fedbm.runs.method_comparison import list_methods, make_grid
 from fedbm.runs.run_config import check_config, keys, make_config, to_sections
@@ -446,7 +447,7 @@ def test_the_tables_of_the_comparison_on_digits_are_those_of_the_records() -> No
         assert {name: [cell.strip("*") for cell in cells] for name, cells in shown.items()} == found
 
 
-def scores_on_digits(row: ComparedRow) -> Iterator[str]:
+def scores_on_digits(row: GroupRow) -> Iterator[str]:
     for moment, metric in (*(("best", metric) for metric in list(METRICS)[:3]), ("last", "accuracy"), ("last", "f1")):
         score = row.score(moment, metric)
         assert score is not None

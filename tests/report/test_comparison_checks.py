@@ -8,7 +8,8 @@ from pathlib import Path
 from fake_runs import edit, fake_run, two_methods
 
 from fedbm.report.comparison_checks import check_comparison
-from fedbm.report.grouping import Group, group_runs
+from fedbm.report.group import Group
+from fedbm.report.grouping import group_runs
 from fedbm.runs.run_view import read_runs
 
 

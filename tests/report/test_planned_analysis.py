@@ -26,8 +26,8 @@ from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, read_o
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, parse
 from fedbm.experiments.trials import Trial, find_state, trials
-from fedbm.report.comparison import compare_outcome, missing_words, pool_cells
-from fedbm.report.contrasts import pool_clusters
+from fedbm.report.comparison import compare_outcome
+from fedbm.report.contrasts import pool_cells, pool_clusters
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiment_tables import (
     contrast_table,
@@ -296,9 +296,7 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
         said = f"FedAvg diverged at seed 3 and counts there with a macro-F1 of {'20.0' if averaged else '0.0'} of 100."
         assert said in sentences(again)
         assert f"On HAM10000, β = 0.1, {said}" in map(plain, planned_verdict(compare_outcome(again)))
-        assert "except that a diverged run counts at a planned endpoint" in _page(again, tmp_path)
-        (words,) = (words for row in compare_outcome(again)[0].rows for words in missing_words([row]))
-        assert words.startswith("failed, but counted at the planned endpoint: ")
+        assert "1 run failed, but counted at the planned endpoint: " in _page(again, tmp_path)
 
 
 def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_withheld(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from fedbm.methods import FedAvg
 from fedbm.report.document import Cell, Column, Kind, Row, Table
 from fedbm.report.format import percent
-from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.group import Group, GroupRow
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Spread, spread, spread_or_none
 from fedbm.utils.text import format_range
@@ -33,7 +33,7 @@ BOLD = "Bold: highest mean, if rows have the same seeds and settings."  # the ma
 Colours = Mapping[str, int]
 
 
-def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str, with_bold: bool = True) -> list[bool]:
+def best_rows(rows: Sequence[GroupRow], moment: str, metric: str, with_bold: bool = True) -> list[bool]:
     """Return which rows print the highest mean; none if only one row has a score, or if rows differ in their seeds.
 
     Seeds differ more than methods. Central training does not take part. None is marked without *with_bold*.

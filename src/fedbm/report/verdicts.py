@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, ComparedRow
-from fedbm.report.contrasts import Contrast
 from fedbm.report.format import NO_BREAK, effect, format_interval, p_value, percent, points
+from fedbm.report.group import HEADLINE_METRIC, Contrast, Group, GroupRow
 from fedbm.utils.statistics import MIN_SEEDS, MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.utils.text import format_count
 
@@ -25,7 +24,7 @@ ESTIMATED = "These are estimates, not tests. Their intervals show how much chanc
 # --- in plain words -------------------------------------------------------------------------------------------------
 
 
-def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
+def plain_verdict(comparison: Group) -> tuple[str, ...]:
     """Return two sentences for readers without statistics: correct images of 100, and the difference in macro-F1.
 
     The leading row is compared with the baseline. If the best other row is ahead at the same seeds, it is named too.
@@ -45,7 +44,7 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     return (first, *(_plain_difference(lead, row) for row in named))
 
 
-def _plain_difference(lead: ComparedRow, row: ComparedRow) -> str:
+def _plain_difference(lead: GroupRow, row: GroupRow) -> str:
     found = row.tests["best"].paired
     may = "is unlikely to" if _holds(row.tests["best"].corrected, found) else "may"
     return (
@@ -54,7 +53,7 @@ def _plain_difference(lead: ComparedRow, row: ComparedRow) -> str:
     )
 
 
-def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
+def planned_verdict(found: Sequence[Group]) -> tuple[str, ...]:
     """Return sentences in plain words on an experiment with stated contrasts; () without a difference.
 
     A sentence per cell compares the leading row with other methods. If it is not compared with a method, the sentence
@@ -90,7 +89,7 @@ def _gap(difference: Paired) -> str:
     return f"{amount.lstrip('+−')} points {'below' if amount.startswith('−') else 'above'}"
 
 
-def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
+def main_rivals(comparison: Group) -> list[GroupRow]:
     """Return the best of the other rows, and FedAvg's row if it is a different one; [] if none can be compared."""
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
@@ -99,7 +98,7 @@ def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
     return [best, *[row for row in others if row.method == FedAvg.name and row is not best][:1]]
 
 
-def _whole_percent(row: ComparedRow, metric: str, seeds: frozenset[int]) -> str:
+def _whole_percent(row: GroupRow, metric: str, seeds: frozenset[int]) -> str:
     scores = row.by_seed("best", metric)
     return f"{100 * spread([scores[seed] for seed in seeds]).mean:.0f}"
 
@@ -107,7 +106,7 @@ def _whole_percent(row: ComparedRow, metric: str, seeds: frozenset[int]) -> str:
 # --- with statistics ------------------------------------------------------------------------------------------------
 
 
-def verdicts(comparison: ComparedGroup) -> list[str]:
+def verdicts(comparison: Group) -> list[str]:
     """Return the results of tests: of the stated contrasts, or of the leading row, and all rows against the paper."""
     if comparison.contrasts:
         tested = [
@@ -119,7 +118,7 @@ def verdicts(comparison: ComparedGroup) -> list[str]:
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
-def _lead_verdicts(comparison: ComparedGroup) -> list[str]:
+def _lead_verdicts(comparison: Group) -> list[str]:
     """Compare the leading row with the best other row, and with FedAvg if that is another."""
     lead, rivals = comparison.leading, main_rivals(comparison)
     if len(comparison.rows) == 1:
@@ -180,7 +179,7 @@ def count_seeds_needed(found: Paired, tests: int) -> str:
     return f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
 
 
-def _diverged(comparison: ComparedGroup) -> list[str]:
+def _diverged(comparison: Group) -> list[str]:
     """Return a sentence for each diverged run, with the score with which it counts."""
     return [
         f"{row.name} diverged at seed {result.seed} and counts there with a macro-F1 of "
@@ -191,7 +190,7 @@ def _diverged(comparison: ComparedGroup) -> list[str]:
     ]
 
 
-def _paper_verdicts(comparison: ComparedGroup) -> list[str]:
+def _paper_verdicts(comparison: Group) -> list[str]:
     """Name the rows that differ most surely from the paper; [] without a row of enough seeds."""
     found = []
     for row in comparison.rows:
