@@ -20,28 +20,26 @@ from itertools import chain
 from statistics import fmean
 
 from fedbm.experiments.spec import AnalysisPlan
-from fedbm.report.group import MOMENTS, Contrast, Group, GroupRow, Test
+from fedbm.report.group import MOMENTS, Contrast, Group, GroupRow
 from fedbm.utils.statistics import Paired, holm, paired, sign_flip
 
 
 def test_rivals(groups: Sequence[Group]) -> list[Group]:
     """Test each leading row against its rivals, at every moment with Holm's correction over all groups."""
-    tests: dict[tuple[int, str], dict[str, Test]] = {}
+    tests: dict[tuple[int, str], dict[str, Contrast]] = {}
     for moment in MOMENTS:
         found = {
-            (place, row.name): difference
+            (place, row.name): contrast
             for place, group in enumerate(groups)
             for row in group.rows
-            if row.rival and (lead := group.leading) is not None
-            if (difference := paired(lead.by_seed(moment), row.by_seed(moment))) is not None
+            if row.rival and group.leading and (contrast := _contrast(group.leading, row, moment)).found
         }
-        corrected = holm([difference.p for difference in found.values()])
-        for (key, difference), p in zip(found.items(), corrected, strict=True):
-            tests.setdefault(key, {})[moment] = Test(difference, p)
-    number = sum("best" in by_moment and by_moment["best"].paired.p is not None for by_moment in tests.values())
+        ps = [contrast.paired.p for contrast in found.values()]
+        for key, contrast in zip(found, _correct([*found.values()], ps), strict=True):
+            tests.setdefault(key, {})[moment] = contrast
     return [
-        replace(one, tests=number, rows=tuple(replace(row, tests=tests.get((place, row.name), {})) for row in one.rows))
-        for place, one in enumerate(groups)
+        replace(group, rows=tuple(replace(row, tests=tests.get((place, row.name), {})) for row in group.rows))
+        for place, group in enumerate(groups)
     ]
 
 
@@ -49,14 +47,10 @@ def add_contrasts(plan: AnalysisPlan | None, groups: Sequence[Group]) -> list[Gr
     """Return the groups with the contrasts that the plan states, tested if it is confirmatory."""
     if plan is None:
         return list(groups)
-    found = [_contrast(plan, *map(group.row, names)) for group in groups for names in plan.contrasts]
+    found = [_stated(plan, *map(group.row, names)) for group in groups for names in plan.contrasts]
     if plan.confirmatory:
         # a test without a p value (no spread, too few seeds, or no score) still counts as one of the planned tests
-        corrected = holm([1.0 if one.found is None or one.found.p is None else one.found.p for one in found])
-        found = [
-            replace(one, corrected=p if one.found else None, tests=len(found))
-            for one, p in zip(found, corrected, strict=True)
-        ]
+        found = _correct(found, [1.0 if one.found is None or one.found.p is None else one.found.p for one in found])
     number = len(plan.contrasts)
     return [
         replace(group, contrasts=tuple(found[number * place : number * (place + 1)]))
@@ -64,17 +58,29 @@ def add_contrasts(plan: AnalysisPlan | None, groups: Sequence[Group]) -> list[Gr
     ]
 
 
-def _contrast(plan: AnalysisPlan, first: GroupRow, second: GroupRow) -> Contrast:
-    x, y = (row.at_endpoint(plan.moment) for row in (first, second))
-    return Contrast(
-        first.name,
-        second.name,
-        plan.endpoint,
-        by_seed={seed: x[seed] - y[seed] for seed in sorted(x.keys() & y.keys())},
-        found=paired(x, y),
-        chosen=paired(first.at_endpoint("best"), second.at_endpoint("best")) if plan.moment != "best" else None,
-        sign_flip=sign_flip(x, y) if plan.confirmatory else None,
+def _stated(plan: AnalysisPlan, first: GroupRow, second: GroupRow) -> Contrast:
+    made = _contrast(first, second, plan.moment)
+    return replace(
+        made,
+        endpoint=plan.endpoint,
+        chosen=_contrast(first, second, "best").found if plan.moment != "best" else None,
+        sign_flip=sign_flip(made.by_seed, dict.fromkeys(made.by_seed, 0.0)) if plan.confirmatory else None,
     )
+
+
+def _contrast(first: GroupRow, second: GroupRow, moment: str) -> Contrast:
+    x, y = (row.at_endpoint(moment) for row in (first, second))
+    by_seed = {seed: x[seed] - y[seed] for seed in sorted(x.keys() & y.keys())}
+    return Contrast(first.name, second.name, moment, by_seed, paired(x, y))
+
+
+def _correct(contrasts: Sequence[Contrast], ps: Sequence[float | None]) -> list[Contrast]:
+    """Correct these p values by Holm. None does not count."""
+    tests = sum(p is not None for p in ps)
+    return [
+        replace(one, corrected=p if one.found else None, tests=tests)
+        for one, p in zip(contrasts, holm(ps), strict=True)
+    ]
 
 
 def pool_cells(groups: Sequence[Group]) -> dict[str, tuple[int, Paired]]:

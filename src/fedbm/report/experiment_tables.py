@@ -27,7 +27,7 @@ from fedbm.report.tables import (
     mean_cell,
     score_cell,
 )
-from fedbm.report.verdicts import LEVEL, count_seeds_needed
+from fedbm.report.verdicts import count_seeds_needed
 from fedbm.utils.metrics import f1_error
 from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
 from fedbm.utils.text import format_range
@@ -75,11 +75,12 @@ def _test_columns(title: str) -> tuple[Column, ...]:
     )
 
 
-def _test_cells(found: Paired | None, corrected: float | None, sign_flip: float | None = None) -> dict[str, Cell]:
+def _test_cells(one: Contrast | None) -> dict[str, Cell]:
+    found = one.found if one and one.tests else None
     return {
         "p": Cell(found.p if found else None, "probability"),
-        "p_holm": Cell(corrected, "probability"),
-        "sign_flip": Cell(sign_flip, "probability"),
+        "p_holm": Cell(one.corrected if one else None, "probability"),
+        "sign_flip": Cell(one.sign_flip if one else None, "probability"),
         "effect_size": Cell(found.size if found else None, "effect"),
     }
 
@@ -129,9 +130,8 @@ def _result_rows(comparison: Group, colours: Colours, notes: Notes) -> list[Row]
     lines = []
     for place, row in enumerate(rows):
         test, paper = row.tests.get("best"), row.published
-        found = test.paired if test else None
-        cells = {"n": Cell(len(row.runs), "count"), **_test_cells(found, test.corrected if test else None)}
-        cells["lead_minus_row_f1"] = Cell(found.mean if found else None, "points")
+        cells = {"n": Cell(len(row.runs), "count"), **_test_cells(test)}
+        cells["lead_minus_row_f1"] = Cell(test.paired.mean if test else None, "points")
         for (moment, metric), marks in best.items():
             key = metric if moment == "best" else f"{moment}_{metric}"
             cells[key] = score_cell(row.score(moment, metric), marks[place])
@@ -152,26 +152,24 @@ def _result_rows(comparison: Group, colours: Colours, notes: Notes) -> list[Row]
 def contrast_table(comparison: Group, name: str) -> Table:
     """Return the stated differences at the endpoint and at the chosen round, with tests if the experiment has them."""
     stated = comparison.contrasts
-    title, tested = ENDPOINT_TITLES[stated[0].endpoint], stated[0].tested
+    title = ENDPOINT_TITLES[stated[0].endpoint]
     columns = [Column("n", "n"), *_difference_columns("endpoint", title), *_test_columns(title)]
     columns += [*_difference_columns("chosen", ENDPOINT_TITLES["chosen"]), Column("seeds", "Seeds needed")]
     lines = []
     for one in stated:
         cells = {"n": Cell(one.found.n if one.found else 0, "count"), "seeds": Cell(_seeds_needed(one))}
-        cells |= _difference_cells("endpoint", one.found) | _difference_cells("chosen", one.chosen)
-        cells |= _test_cells(one.found, one.corrected, one.sign_flip) if tested else {}
+        cells |= _difference_cells("endpoint", one.found) | _difference_cells("chosen", one.chosen) | _test_cells(one)
         lines.append(Row(one.name, cells))
-    caption = TESTED if tested else ESTIMATED
+    caption = TESTED if stated[0].tests else ESTIMATED
     caption += SEEDS_NEEDED if any(line.cells["seeds"].value for line in lines) else ""
     return _table(name, columns, lines, caption, "Difference")
 
 
 def _seeds_needed(contrast: Contrast) -> str | None:
     """Return how many seeds would show the difference; None if its test or its interval already shows it."""
-    found, corrected = contrast.found, contrast.corrected
-    if found is None or (found.low > 0 if not contrast.tested else corrected is not None and corrected < LEVEL):
+    if contrast.found is None or (contrast.established if contrast.tests else contrast.found.low > 0):
         return None
-    return count_seeds_needed(found, contrast.tests) or None
+    return count_seeds_needed(contrast) or None
 
 
 def other_scores_table(comparison: Group, name: str) -> Table:

@@ -21,7 +21,6 @@ from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
 from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import Paired
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
@@ -323,7 +322,7 @@ def _row(outcome: Outcome, comparison: Group, row: GroupRow, moment: str) -> dic
             values |= {f"paper_{metric}": mean, f"paper_{metric}_std": std}
         values[f"{metric}_minus_paper"] = row.minus_paper(metric) if moment == "best" else None
     if test := row.tests.get(moment):
-        values |= {**_difference(test.paired), "p": test.paired.p, "p_holm": test.corrected}
+        values |= _difference(test)
     return values | {
         "notes": ", ".join(title for title, _ in row.deviations),
         "missing": row.state,
@@ -335,14 +334,13 @@ def _contrast(outcome: Outcome, comparison: Group, contrast: Contrast) -> dict[s
     """Return a line for first − second: *lead* is the first row, *row* the second; p only if it is tested."""
     values = {"experiment": outcome.name, "cell": comparison.title, "row": contrast.second, "round": contrast.endpoint}
     values |= {"lead": contrast.first, "command": outcome.command}
-    found = contrast.found
-    if found is None:
-        return values
-    tested = {"p": found.p, "p_holm": contrast.corrected, "p_sign_flip": contrast.sign_flip} if contrast.tested else {}
-    return {**values, "n": found.n, **_difference(found), **tested}
+    return {**values, "n": contrast.found.n, **_difference(contrast)} if contrast.found else values
 
 
-def _difference(found: Paired) -> dict[str, float | None]:
-    """Return mean, effect size and 95 % interval; a single pair has no interval."""
+def _difference(one: Contrast) -> dict[str, float | None]:
+    """Return mean, effect size and 95 % interval, and p of a test; a single pair has no interval."""
+    found = one.paired
     low, high = (found.low, found.high) if found.n > 1 else (None, None)
-    return {"lead_minus_row_f1": found.mean, "low": low, "high": high, "effect_size": found.size}
+    values = {"lead_minus_row_f1": found.mean, "low": low, "high": high, "effect_size": found.size}
+    tested = {"p": found.p, "p_holm": one.corrected, "p_sign_flip": one.sign_flip}
+    return {**values, **tested} if one.tests else values

@@ -12,41 +12,41 @@ from fedbm.experiments.trials import Trial
 from fedbm.methods import FedAvg, FedBM, is_central
 from fedbm.runs.run_file_types import PartitionRecord
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import Paired, Spread, spread_or_none
+from fedbm.utils.statistics import MIN_SEEDS, Paired, Spread, spread_or_none
 
 HEADLINE_METRIC = "f1"
+LEVEL = 0.05
 MOMENTS = ("best", "last", "last_quarter", "averaged", "averaged_last_quarter")  # of RunView.scores()
 
 
 @dataclass(frozen=True)
-class Test:
-    """Leading row − this row."""
-
-    paired: Paired
-    corrected: float | None  # p after Holm's correction
-
-
-@dataclass(frozen=True)
 class Contrast:
-    """One difference that an experiment states, in one cell."""
+    """A difference in macro-F1 between two rows of a group."""
 
     first: str
     second: str
-    endpoint: str
+    endpoint: str  # of a plan, or one of MOMENTS
     by_seed: Mapping[int, float]  # the difference within each seed that has both rows
     found: Paired | None  # None: no seed has both rows
-    chosen: Paired | None  # the same difference at the round chosen on validation, if the endpoint is another
-    sign_flip: float | None
+    chosen: Paired | None = None  # of a plan with another endpoint: the difference at the round chosen on validation
+    sign_flip: float | None = None
     corrected: float | None = None  # p after Holm's correction
-    tests: int = 0  # number of tests in the correction
+    tests: int = 0  # number of tests in the correction; 0: only estimated
 
     @property
     def name(self) -> str:
         return f"{self.first} − {self.second}"
 
     @property
-    def tested(self) -> bool:
-        return self.tests > 0
+    def paired(self) -> Paired:
+        """The difference, which must have a seed."""
+        assert self.found is not None
+        return self.found
+
+    @property
+    def established(self) -> bool:
+        """Whether p after correction is small, from enough seeds."""
+        return self.corrected is not None and self.corrected < LEVEL and self.paired.n >= MIN_SEEDS
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GroupRow:
     published: Published | None = None
     deviations: tuple[tuple[str, str], ...] = ()
     rival: bool = False  # whether the leading row is tested against it
-    tests: Mapping[str, Test] = field(default_factory=dict)
+    tests: Mapping[str, Contrast] = field(default_factory=dict)  # leading row − this row, by moment
 
     def score(self, moment: str, metric: str) -> Spread | None:
         """Return *metric* over seeds at *moment*, as named by RunView.scores(); None if a seed has no value."""
@@ -109,7 +109,6 @@ class Group:
     lead: str = ""  # the name of the leading row; "" if no run is finished
     data: str = ""  # the name of the data set
     at: Mapping[str, Any] = field(default_factory=dict)
-    tests: int = 0  # how many tests Holm's correction covers in all groups of the experiment
     contrasts: tuple[Contrast, ...] = ()  # stated by the experiment, in place of tests
 
     @property

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
 from fedbm.report.format import NO_BREAK, effect, format_interval, p_value, percent, points
-from fedbm.report.group import HEADLINE_METRIC, Contrast, Group, GroupRow
+from fedbm.report.group import HEADLINE_METRIC, LEVEL, Contrast, Group, GroupRow
 from fedbm.utils.statistics import MIN_SEEDS, MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.utils.text import format_count
 
-LEVEL = 0.05
 MAX_NAMED = 3  # rows that are compared with the paper in words
 METHOD_TITLES = [method.title for method in METHODS.values()]
 NO_RESULT = "There is no result yet: no run of the leading row is finished."
@@ -46,7 +45,7 @@ def plain_verdict(comparison: Group) -> tuple[str, ...]:
 
 def _plain_difference(lead: GroupRow, row: GroupRow) -> str:
     found = row.tests["best"].paired
-    may = "is unlikely to" if _holds(row.tests["best"].corrected, found) else "may"
+    may = "is unlikely to" if row.tests["best"].established else "may"
     return (
         f"{lead.name}’s macro-F1, {RARE_CLASSES}, is {_gap(found)} {row.name}’s; "
         f"with {format_count(found.n, 'seed')}, chance alone {may} explain this."
@@ -66,8 +65,8 @@ def planned_verdict(found: Sequence[Group]) -> tuple[str, ...]:
         known = [one for one in comparison.contrasts if one.found is not None]
         main = [one for one in known if one.first == comparison.lead and one.second in METHOD_TITLES] or known
         if main:
-            tested = main[0].tested
-            by_chance += [f"{one.name} on {comparison.title}" for one in main if not _holds(one.corrected, one.found)]
+            tested = main[0].tests > 0
+            by_chance += [f"{one.name} on {comparison.title}" for one in main if not one.established]
             sentences.append(f"Macro-F1 on {comparison.title}: {'; '.join(map(_plain_contrast, main))}.")
             sentences += [f"On {comparison.title}, {sentence}" for sentence in _diverged(comparison)]
     if not sentences:
@@ -78,9 +77,8 @@ def planned_verdict(found: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _plain_contrast(contrast: Contrast) -> str:
-    assert contrast.found is not None
     chosen = f" ({points(contrast.chosen.mean)} at the round chosen on validation)" if contrast.chosen else ""
-    return f"{contrast.first} is {_gap(contrast.found)} {contrast.second}{chosen}"
+    return f"{contrast.first} is {_gap(contrast.paired)} {contrast.second}{chosen}"
 
 
 def _gap(difference: Paired) -> str:
@@ -109,11 +107,7 @@ def _whole_percent(row: GroupRow, metric: str, seeds: frozenset[int]) -> str:
 def verdicts(comparison: Group) -> list[str]:
     """Return the results of tests: of the stated contrasts, or of the leading row, and all rows against the paper."""
     if comparison.contrasts:
-        tested = [
-            _difference_verdict(one.name, one.found, one.corrected, one.tests)
-            for one in comparison.contrasts
-            if one.tested and one.found is not None
-        ]
+        tested = [_difference_verdict(one) for one in comparison.contrasts if one.tests and one.found]
         return [*tested, *_diverged(comparison)]
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
@@ -129,8 +123,7 @@ def _lead_verdicts(comparison: Group) -> list[str]:
         return [f"{lead.name} is not compared: no row but central training has a finished run at the same seeds."]
     found = []
     for row in rivals:
-        name = f"{lead.name} − {row.name}" + (", the best other row" if row is rivals[0] else "")
-        verdict = _difference_verdict(name, row.tests["best"].paired, row.tests["best"].corrected, comparison.tests)
+        verdict = _difference_verdict(row.tests["best"], ", the best other row" if row is rivals[0] else "")
         quarter = row.tests["last_quarter"].paired if "last_quarter" in row.tests else None
         if quarter is not None and quarter.p is not None:  # single rounds vary, a mean over many of them less
             evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
@@ -139,25 +132,21 @@ def _lead_verdicts(comparison: Group) -> list[str]:
     return found
 
 
-def _difference_verdict(name: str, found: Paired, corrected: float | None, tests: int) -> str:
+def _difference_verdict(one: Contrast, more: str = "") -> str:
     """Return a difference with its evidence, whether it is established, and otherwise how many seeds it would need."""
+    found = one.paired
     evidence = [f"n{NO_BREAK}={NO_BREAK}{found.n}"]
     if found.p is not None and found.size is not None:
         evidence += [_interval(found), f"paired t-test {p_value(found.p)}"]
         evidence.append(f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}")
-    if corrected is not None:
-        evidence.append(f"{p_value(corrected)} after Holm’s correction over {format_count(tests, 'test')}")
-    result = f"{name}: {_points(found)} of macro-F1 ({', '.join(evidence)})."
-    if _holds(corrected, found):
+    if one.corrected is not None:
+        evidence.append(f"{p_value(one.corrected)} after Holm’s correction over {format_count(one.tests, 'test')}")
+    result = f"{one.name}{more}: {_points(found)} of macro-F1 ({', '.join(evidence)})."
+    if one.established:
         return f"{result} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
-    seeds = count_seeds_needed(found, tests)
-    needed = f" Seeds needed for 80{NO_BREAK}% power at this size and level {LEVEL}/{tests}: {seeds}." if seeds else ""
+    level, seeds = f"level {LEVEL}/{one.tests}", count_seeds_needed(one)
+    needed = f" Seeds needed for 80{NO_BREAK}% power at this size and {level}: {seeds}." if seeds else ""
     return f"{result} The difference is not established.{needed}"
-
-
-def _holds(corrected: float | None, found: Paired | None) -> bool:
-    """Return whether a difference is established: p after correction is small, from enough seeds."""
-    return corrected is not None and corrected < LEVEL and found is not None and found.n >= MIN_SEEDS
 
 
 def _points(found: Paired) -> str:
@@ -168,14 +157,15 @@ def _interval(found: Paired) -> str:
     return f"95{NO_BREAK}% interval {format_interval(found, points)}"
 
 
-def count_seeds_needed(found: Paired, tests: int) -> str:
+def count_seeds_needed(contrast: Contrast) -> str:
     """Return how many seeds would show a difference of this size; "" if the lead is not ahead or it is unknown.
 
     Two seeds do not show how much differences vary.
     """
+    found = contrast.paired
     if found.size is None or found.mean <= 0 or found.n < MIN_SEEDS:
         return ""
-    seeds = seeds_needed(found.size, LEVEL / max(tests, 1))
+    seeds = seeds_needed(found.size, LEVEL / max(contrast.tests, 1))
     return f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
 
 
