@@ -18,18 +18,16 @@ from fedbm.report.format import format_interval, percent, points
 from fedbm.report.group import HEADLINE_METRIC, MOMENTS, Contrast, Group, GroupRow
 from fedbm.report.tables import (
     BOLD,
-    CLASS_METRICS,
     SHOWN,
     Colours,
     best_rows,
-    class_scores,
     make_columns,
     mean_cell,
     score_cell,
 )
 from fedbm.report.verdicts import count_seeds_needed
 from fedbm.utils.metrics import f1_error
-from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
+from fedbm.utils.statistics import Paired, paired, spread
 from fedbm.utils.text import format_range
 
 Notes = Mapping[tuple[str, str], int]  # (title, text) → number
@@ -232,26 +230,6 @@ def _over_images(moment: str, contrast: Contrast, *rows: GroupRow) -> Paired | N
 
 
 # --- others ---------------------------------------------------------------------------------------------------------
-
-
-def endpoint_class_table(comparison: Group, name: str) -> Table:
-    """Return recall and F1 of every class at the stated endpoint, a column per row of the comparison."""
-    scores = {
-        row.name: [] if row.missing else [class_scores(run, comparison.moment) for run in row.runs]
-        for row in comparison.rows
-    }
-    metrics = {key: CLASS_METRICS[key] for key in ("recall", "f1")}
-    totals = {one: found[one]["n"] for runs in scores.values() for found in runs for one in found}
-    lines = []
-    for class_name, total in totals.items():
-        cells = {"n": Cell(total, "count")}
-        for row, runs in scores.items():
-            for metric in metrics:
-                values = [one.get(class_name, {}).get(metric) for one in runs]  # a run may have no matrix
-                cells[f"{row} {metric}"] = score_cell(spread_or_none(values))
-        lines.append(Row(class_name, cells))
-    columns = [Column(f"{row} {m}", row, title, f"{title}, {row}") for m, title in metrics.items() for row in scores]
-    return _table(name, [Column("n", "n"), *columns], lines, head="Class")
 
 
 def ladder_table(comparison: Group, name: str, colours: Colours) -> Table:

@@ -33,8 +33,8 @@ CONTRASTS = (
 EXPLORATORY = (
     "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds; the first also "
     "covers the choice of test images, by a bootstrap of the confusion matrices. Averaged: of the averaged model after "
-    "the last round. Then come the averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of "
-    "each class at the planned endpoint. Nothing is corrected for the number of scores. A dash: a seed has no score."
+    "the last round. Then come the averaged model’s macro-F1 after each quarter of the rounds, and the scores of each "
+    "class at the planned endpoint. Nothing is corrected for the number of scores. A dash: a seed has no score."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
@@ -216,7 +216,8 @@ def _cell(outcome: Outcome, comparison: Group, colours: Mapping[str, int], notes
             blocks.append(Text((EXPLORATORY,), "more"))
             blocks.append(experiment_tables.other_scores_table(comparison, f"{name}, other scores"))
             blocks.append(experiment_tables.rounds_table(comparison, f"{name}, rounds"))
-            blocks.append(experiment_tables.endpoint_class_table(comparison, f"{name}, classes"))
+            classes = tables.class_table(comparison, f"{name}, classes", colours, comparison.moment)
+            blocks += [classes] if classes else []
         if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
             blocks.append(Figures({"Endpoint": [ladder]}))
             blocks.append(experiment_tables.ladder_table(comparison, f"{name}, endpoint", colours))

@@ -72,10 +72,14 @@ class GroupRow:
         scores = {run.seed: run.scores(moment) for run in self.runs}
         return {seed: one[metric] for seed, one in scores.items() if one is not None and one[metric] is not None}
 
+    @property
+    def diverged(self) -> dict[int, float]:
+        """The macro-F1 with which diverged runs count at the endpoint of a plan, by seed."""
+        return {one.seed: one.last[HEADLINE_METRIC] for one in self.missing if one.last is not None}
+
     def at_endpoint(self, moment: str) -> dict[int, float]:
-        """Return macro-F1 by seed; a diverged run counts with its last score, as it does in contrasts."""
-        diverged = {r.seed: r.last[HEADLINE_METRIC] for r in self.missing if r.last is not None}
-        return self.by_seed(moment) | diverged
+        """Return macro-F1 by seed, also of diverged runs."""
+        return self.by_seed(moment) | self.diverged
 
     def minus_paper(self, metric: str) -> float | None:
         """Return ours − the paper's; None if one of them is missing."""

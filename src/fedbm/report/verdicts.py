@@ -172,11 +172,9 @@ def count_seeds_needed(contrast: Contrast) -> str:
 def _diverged(comparison: Group) -> list[str]:
     """Return a sentence for each diverged run, with the score with which it counts."""
     return [
-        f"{row.name} diverged at seed {result.seed} and counts there with a macro-F1 of "
-        f"{percent(result.last[HEADLINE_METRIC])} of 100."
+        f"{row.name} diverged at seed {seed} and counts there with a macro-F1 of {percent(score)} of 100."
         for row in comparison.rows
-        for result in row.missing
-        if result.last is not None
+        for seed, score in row.diverged.items()
     ]
 
 
