@@ -24,7 +24,7 @@ def check_comparison(group: Group) -> list[Finding]:
     versions = [{key: str(one.get(key, "unknown")) for key in ("fedbm", "torch", "device")} for one in environments]
     dropped = Counter(run.label for run in group.runs for record in run.rounds for _ in record.dropped or ())
     return [
-        Finding(enough, f"Seeds: {'; '.join(seeds) or 'no finished run'}."),
+        Finding(enough, f"Seeds, at best several and the same in every row: {'; '.join(seeds) or 'no finished run'}."),
         *_inequalities(group.runs),
         _finding("Versions and devices that differ", _values(find_varying(versions), versions)),
         _finding(

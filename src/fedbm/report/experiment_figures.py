@@ -15,6 +15,7 @@ from fedbm.report.experiment_tables import ENDPOINT_TITLES
 from fedbm.report.figures.curves import axis_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.labels import shorten
+from fedbm.report.figures.svg import WIDE
 from fedbm.report.group import Group, GroupRow
 from fedbm.report.tables import SHOWN
 from fedbm.report.verdicts import main_rivals
@@ -32,22 +33,24 @@ AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 def cell_figures(comparison: Group, colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure of every seed's score per metric, and one of the leading row's differences if there are any."""
-    figures, lead = [], comparison.lead
-    for metric, words in SHOWN.items():
-        rows = []
-        for row in comparison.rows:
-            if row.runs:
-                found = row.published
-                paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
-                rows.append(DotRow(row.name, colours[row.name], _percents(row.by_seed("best", metric)), paper=paper))
-        with_paper = any(row.paper for row in rows)
-        title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
-        axis = f"{words} of every seed, %; tick: mean{'; grey: the paper' if with_paper else ''}"
-        figures.append(Figure(partial(dot_plot, rows, f"{title}; {comparison.title}", axis, HALF)))
+    figures, lead = [seeds_figure(comparison, colours, metric, HALF) for metric in SHOWN], comparison.lead
     rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colours[lead]))]
     title = f"Macro-F1 of {lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
     axis = f"Macro-F1, {shorten(lead, 12)} − row"
     return [*figures, _figure(rows, title, axis, HALF, AHEAD)] if rows else figures
+
+
+def seeds_figure(group: Group, colours: Mapping[str, int], metric: str, width: float = WIDE) -> Figure:
+    """Draw the score of every seed at the round chosen on validation, next to the paper's."""
+    rows = []
+    for row in group.finished.rows:
+        paper = (100 * row.published.mean[metric], 100 * row.published.std[metric]) if row.published else None
+        rows.append(DotRow(row.name, colours[row.name], _percents(row.by_seed("best", metric)), paper=paper))
+    with_paper = any(row.paper for row in rows)
+    title = f"{SHOWN[metric]} of every seed at the round chosen on validation"
+    title += f"{', and the paper’s' if with_paper else ''}; {group.title}"
+    axis = f"{SHOWN[metric]} of every seed, %; tick: mean{'; grey: the paper' if with_paper else ''}"
+    return Figure(partial(dot_plot, rows, title, axis, width))
 
 
 def contrast_figure(found: Sequence[Group]) -> list[Figure]:

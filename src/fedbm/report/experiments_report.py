@@ -14,7 +14,7 @@ from fedbm.report.contrasts import pool_cells
 from fedbm.report.document import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.experiment_tables import Notes
 from fedbm.report.figures.palette import assign_colours
-from fedbm.report.glossary import reading
+from fedbm.report.glossary import PAPER, TERMS
 from fedbm.report.group import MOMENTS, Contrast, Group, GroupRow
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
@@ -84,7 +84,7 @@ def experiments_report(
         parts,
         (Section("Not run", "Experiments without a record.", (Findings(not_run),)),) if not_run else (),
         tuple(Note(number, *words) for words, number in notes.items()),
-        reading(any(row.published for _, some in found for c in some for row in c.rows)),
+        TERMS + PAPER * any(row.published for _, some in found for c in some for row in c.rows),
         tuple(map(provenance, runs.values())),
         tuple(_data(found, unrecorded)),
         FIELDS,

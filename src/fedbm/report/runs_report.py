@@ -9,7 +9,7 @@ from typing import Any
 from fedbm.report.comparison_checks import find_inequalities
 from fedbm.report.document import Block, Part, Provenance, Report, Text
 from fedbm.report.figures.palette import assign_colours
-from fedbm.report.glossary import reading
+from fedbm.report.glossary import TERMS
 from fedbm.report.group import Group
 from fedbm.report.grouping import group_runs
 from fedbm.report.sections import group_sections
@@ -47,7 +47,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         title,
         opening,
         tuple(parts),
-        reading=reading(),
+        reading=TERMS,
         provenance=tuple(provenance(run) for group in groups for run in group.runs),
         data=tuple(_data(runs)),
         contents=len(groups) > 1,

@@ -13,13 +13,14 @@ from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
 from fedbm.report.document import Block, Figure, Figures, Findings, Section, Text
+from fedbm.report.experiment_figures import seeds_figure
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
 from fedbm.report.figures.matrices import MAX_CLASSES_WITH_NUMBERS, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
-from fedbm.report.group import Group, GroupRow
+from fedbm.report.group import HEADLINE_METRIC, Group, GroupRow
 from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.tables import Colours
 from fedbm.runs.run_view import RunView
@@ -75,11 +76,8 @@ def results(group: Group, name: str, colours: Colours) -> Section:
         sentences += [f"Privacy: {run.label}, seed {run.seed}, {sentence}." for sentence in client_losses(run)]
     blocks += [Text(tuple(sentences))] if sentences else []
     if len(group.runs) > 1:
-        scores = {row.name: tuple(100 * value for value in row.by_seed().values()) for row in group.rows}
-        rows = [DotRow(name, colours[name], values) for name, values in scores.items()]
-        title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-        drawing = partial(dot_plot, rows, title, "macro-F1 of every seed, %; the tick is their mean")
-        blocks += [Figures({"Seeds": [Figure(drawing)]}), tables.seeds_table(group, f"{name} seeds")]
+        drawing = seeds_figure(group, colours, HEADLINE_METRIC)
+        blocks += [Figures({"Seeds": [drawing]}), tables.seeds_table(group, f"{name} seeds")]
     return Section("Results", note, tuple(blocks))
 
 

@@ -115,7 +115,7 @@ def verdicts(comparison: Group) -> list[str]:
 def _lead_verdicts(comparison: Group) -> list[str]:
     """Compare the leading row with the best other row, and with FedAvg if that is another."""
     lead, rivals = comparison.leading, main_rivals(comparison)
-    if len(comparison.rows) == 1:
+    if len(comparison.rows) < 2:
         return []
     if lead is None or not lead.runs:
         return [NO_RESULT]
