@@ -20,11 +20,12 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
 from fedbm.experiments.paper_numbers import find_published
 from fedbm.methods import Central
-from fedbm.report.comparison import HEADLINE_METRIC, compare_outcome, data_title
+from fedbm.report.comparison import compare_outcome, data_title
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.experiment_figures import contrast_figure
 from fedbm.report.figures.svg import save_svg
 from fedbm.report.format import format_numbers
+from fedbm.report.group import HEADLINE_METRIC
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import score_cell
 from fedbm.report.verdicts import planned_verdict

@@ -23,7 +23,8 @@ from fedbm.experiments.spec import (
     shipped_experiments,
 )
 from fedbm.experiments.trials import Trial, choose_trials, trials
-from fedbm.report.comparison import CENTRAL, leading_row
+from fedbm.report.comparison import CENTRAL
+from fedbm.report.group import leading_row
 from fedbm.runs.run_config import check_config
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

@@ -8,7 +8,8 @@ from pathlib import Path
 from fake_runs import edit, fake_run, two_methods
 
 from fedbm.report.comparison_checks import check_comparison
-from fedbm.report.grouping import Group, group_runs
+from fedbm.report.group import Group
+from fedbm.report.grouping import group_runs
 from fedbm.runs.run_view import read_runs
 
 
@@ -29,7 +30,7 @@ def test_a_check_that_does_not_hold_is_a_warning(tmp_path: Path) -> None:
     edit(runs[1] / "environment.json", torch="9.9")
     runs[3] = fake_run(tmp_path / "more", "fedbm", 2, rounds=2, dropped=2)
     warnings = " ".join(finding.sentence for finding in check_comparison(only_group(runs)) if not finding.holds)
-    assert "Seeds: FedAvg 0, 1; FedBM 0, 2." in warnings
+    assert "Seeds, at best several and the same in every row: FedAvg 0, 1; FedBM 0, 2." in warnings
     assert "Seeds at which clients have different samples: 0." in warnings
     assert "torch (2.6.0, 9.9)" in warnings
     assert "2 of FedBM" in warnings

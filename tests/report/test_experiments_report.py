@@ -271,6 +271,13 @@ def test_a_note_is_written_once_and_rows_refer_to_it(ablation: Outcome) -> None:
     assert {titles[number] for number in range(4, 13)} >= {"text", "split of Kvasir", "weights"}
 
 
+def test_a_row_keeps_the_name_that_the_experiment_gives_it(tmp_path: Path) -> None:
+    """Even if the name begins with that of its method."""
+    text = '[[rows]]\nname = "fedavg-long"\nmethod = "fedavg"\n[[rows]]\nname = "FedBM"\nmethod = "fedbm"'
+    report = experiments_report([fake_outcome(tmp_path, parse(text, "own", "own.toml"), seeds=1, rounds=2)])
+    assert {run.summary.split(",")[0] for run in report.provenance} == {"fedavg-long", "FedBM"}
+
+
 def test_the_report_opens_with_one_table_per_data_set_and_two_sentences(tmp_path: Path) -> None:
     outcome = fake_outcome(tmp_path, "comparison-ham10000", seeds=3, rounds=2)
     report = experiments_report([outcome])

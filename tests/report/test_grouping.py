@@ -15,7 +15,8 @@ from fedbm import ResNet18, simulate
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg
 from fedbm.report.comparison_checks import check_comparison
-from fedbm.report.grouping import Group, group_runs
+from fedbm.report.group import Group
+from fedbm.report.grouping import group_runs
 from fedbm.runs.run_view import read_runs
 
 

@@ -33,7 +33,7 @@ def test_experiments_have_a_line_per_row_and_moment(tmp_path: Path) -> None:
     assert last_quarter["f1"] not in (best["f1"], last["f1"])
     assert {one["missing"] for one in lines if one["row"] == "w/o CGDE"} == {"not run", "data or model not here"}
     assert (lines[0]["row"], lines[0]["missing"]) == ("FedBM", "failed")
-    assert lines[0]["missing_in_words"] == "failed: it broke: FedBM (seed 2)"
+    assert lines[0]["missing_in_words"] == "seed 2: failed: it broke"
     assert {one["command"] for one in lines} == {"fedbm reproduce modules --data-dir DIR"}
 
 

@@ -9,7 +9,7 @@ from fake_runs import CLASSES, fake_run
 
 from fedbm.report.document import Figures, Section, Text
 from fedbm.report.figures.palette import assign_colours
-from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.group import Group, GroupRow
 from fedbm.report.sections import client_by_client, features, partition
 from fedbm.runs.run_file_types import Confusion, Features
 from fedbm.runs.run_view import RunView, read_run
@@ -29,7 +29,7 @@ def words_of(section: Section) -> str:
 
 
 def group_of(*runs: RunView) -> Group:
-    return Group("t", tuple(MethodRuns(run.method, run.method, (run,)) for run in runs), ())
+    return Group("t", tuple(GroupRow(run.method, run.method, (run,)) for run in runs), ())
 
 
 def featured(run: RunView) -> RunView:

@@ -13,12 +13,13 @@ from fake_runs import edit, fake_run, scored, with_summary
 from fedbm.engine.round_record import Traffic
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
-from fedbm.report.comparison import ComparedGroup, compare_outcome
+from fedbm.report.comparison import compare_outcome
 from fedbm.report.document import Table
 from fedbm.report.experiment_tables import results_table
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.format import format_cell
-from fedbm.report.grouping import Group, group_runs
+from fedbm.report.group import Group
+from fedbm.report.grouping import group_runs
 from fedbm.report.render.markdown import render_table
 from fedbm.report.tables import (
     best_rows,
@@ -118,12 +119,12 @@ def own(root: Path, *methods: str, seeds: int = 3, **more: Any) -> Outcome:
     return fake_outcome(root, parse(f'[all]\ndata = "digits"\n{rows}', "mine", "mine.toml"), seeds=seeds, **more)
 
 
-def table_of(cell: ComparedGroup) -> Table:
+def table_of(cell: Group) -> Table:
     notes = {one: 1 for row in cell.rows for one in row.deviations}
     return results_table(cell, "t", assign_colours(row.name for row in cell.rows), notes)
 
 
-def keys(cell: ComparedGroup) -> set[str]:
+def keys(cell: Group) -> set[str]:
     return {column.key for column in table_of(cell).columns}
 
 
@@ -157,7 +158,7 @@ def test_the_averaged_model_has_a_column_where_it_was_scored(tmp_path: Path) -> 
     for row in cell.rows:
         runs = tuple(with_summary(run, averaged={"round": 2, "accuracy": 0.6, "f1": 0.7}) for run in row.runs)
         rows.append(replace(row, runs=runs))
-    averaged = replace(cell, rows=tuple(rows), group=replace(cell.group, rows=tuple(rows)))
+    averaged = replace(cell, rows=tuple(rows))
     assert keys(averaged) - keys(cell) == {"averaged_accuracy", "averaged_f1"}
     assert format_cell(table_of(averaged).rows[0].cells["averaged_f1"]) == "70.0 ± 0.0"
 

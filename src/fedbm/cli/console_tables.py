@@ -14,7 +14,7 @@ from fedbm.config.keys import Key
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.errors import FedBMError
-from fedbm.report.grouping import format_label
+from fedbm.methods import title_of
 from fedbm.report.render.terminal import rich_table
 from fedbm.runs.run_view import EDITED, METRICS, RunView, describe_run, read_run
 from fedbm.utils.text import format_option
@@ -102,7 +102,7 @@ def result_table(runs: Sequence[RunView]) -> Table:
             if (found := run.scores(moment)) is None:
                 continue
             scores = [percent(found, name) for name in METRICS]
-            name = format_label(run.label, run.method) if moment == "best" else ""
+            name = run.label.replace(run.method, title_of(run.method), 1) if moment == "best" else ""
             rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
     heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")
     return table("Test scores", heads, rows, text_columns=3)

@@ -9,7 +9,8 @@ from typing import Any
 from fedbm.methods import is_central
 from fedbm.report.advice import advise
 from fedbm.report.document import Finding
-from fedbm.report.grouping import AVERAGE, Group, find_varying, format_label, settings
+from fedbm.report.group import Group
+from fedbm.report.grouping import AVERAGE, find_varying, settings
 from fedbm.runs.run_view import RunView, partition_digest
 
 KEEP_OPTIMIZER = "train.keep_optimizer"  # central training keeps its optimiser's state by definition
@@ -21,11 +22,9 @@ def check_comparison(group: Group) -> list[Finding]:
     enough = len({row.seeds for row in group.rows}) == 1 and len(group.rows[0].seeds) > 1
     environments = [run.environment for run in group.runs if run.environment is not None]
     versions = [{key: str(one.get(key, "unknown")) for key in ("fedbm", "torch", "device")} for one in environments]
-    dropped = Counter(
-        format_label(run.label, run.method) for run in group.runs for record in run.rounds for _ in record.dropped or ()
-    )
+    dropped = Counter(run.label for run in group.runs for record in run.rounds for _ in record.dropped or ())
     return [
-        Finding(enough, f"Seeds: {'; '.join(seeds) or 'no finished run'}."),
+        Finding(enough, f"Seeds, at best several and the same in every row: {'; '.join(seeds) or 'no finished run'}."),
         *_inequalities(group.runs),
         _finding("Versions and devices that differ", _values(find_varying(versions), versions)),
         _finding(
@@ -69,8 +68,7 @@ def collect_advice(group: Group) -> list[Finding]:
     runs: dict[str, list[str]] = {}  # action → evidence, by run
     for run in group.runs:
         for one in advise(run):
-            name = format_label(run.label, run.method)
-            runs.setdefault(one.action, []).append(f"{name}, seed {run.seed}: {one.evidence}")
+            runs.setdefault(one.action, []).append(f"{run.label}, seed {run.seed}: {one.evidence}")
     return [Finding(False, action, tuple(evidence)) for action, evidence in runs.items()]
 
 

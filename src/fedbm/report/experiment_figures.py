@@ -8,13 +8,15 @@ from itertools import product
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
+from fedbm.report.comparison import data_title
 from fedbm.report.contrasts import mean_with_interval
 from fedbm.report.document import Figure
 from fedbm.report.experiment_tables import ENDPOINT_TITLES
 from fedbm.report.figures.curves import axis_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.labels import shorten
+from fedbm.report.figures.svg import WIDE
+from fedbm.report.group import Group, GroupRow
 from fedbm.report.tables import SHOWN
 from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired
@@ -29,27 +31,29 @@ LADDER = "Every row at the endpoint of the plan. Dashed: the means of the baseli
 AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 
-def cell_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
+def cell_figures(comparison: Group, colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure of every seed's score per metric, and one of the leading row's differences if there are any."""
-    figures, lead = [], comparison.lead
-    for metric, words in SHOWN.items():
-        rows = []
-        for row in comparison.rows:
-            if row.runs:
-                found = row.published
-                paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
-                rows.append(DotRow(row.name, colours[row.name], _percents(row.by_seed("best", metric)), paper=paper))
-        with_paper = any(row.paper for row in rows)
-        title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
-        axis = f"{words} of every seed, %; tick: mean{'; grey: the paper' if with_paper else ''}"
-        figures.append(Figure(partial(dot_plot, rows, f"{title}; {comparison.title}", axis, HALF)))
+    figures, lead = [seeds_figure(comparison, colours, metric, HALF) for metric in SHOWN], comparison.lead
     rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colours[lead]))]
     title = f"Macro-F1 of {lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
     axis = f"Macro-F1, {shorten(lead, 12)} − row"
     return [*figures, _figure(rows, title, axis, HALF, AHEAD)] if rows else figures
 
 
-def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
+def seeds_figure(group: Group, colours: Mapping[str, int], metric: str, width: float = WIDE) -> Figure:
+    """Draw the score of every seed at the round chosen on validation, next to the paper's."""
+    rows = []
+    for row in group.finished.rows:
+        paper = (100 * row.published.mean[metric], 100 * row.published.std[metric]) if row.published else None
+        rows.append(DotRow(row.name, colours[row.name], _percents(row.by_seed("best", metric)), paper=paper))
+    with_paper = any(row.paper for row in rows)
+    title = f"{SHOWN[metric]} of every seed at the round chosen on validation"
+    title += f"{', and the paper’s' if with_paper else ''}; {group.title}"
+    axis = f"{SHOWN[metric]} of every seed, %; tick: mean{'; grey: the paper' if with_paper else ''}"
+    return Figure(partial(dot_plot, rows, title, axis, width))
+
+
+def contrast_figure(found: Sequence[Group]) -> list[Figure]:
     """Return the stated differences of all cells: a dot per seed, the mean and its interval; [] if there are none."""
     data = [comparison.data for comparison in found]
     rows, endpoint = [], ""
@@ -65,7 +69,7 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
     return [Figure(partial(dot_plot, rows, title, axis, zero=True))] if rows else []
 
 
-def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure | None:
+def ladder_figure(comparison: Group, colours: Mapping[str, int]) -> Figure | None:
     """Draw macro-F1 at the endpoint in the order of the file, with guides at the baseline and the leading row.
 
     Returns None if no finished run has a score at the endpoint, as if all ran without `server_average`.
@@ -84,7 +88,7 @@ def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figu
     return Figure(partial(dot_plot, rows, title, axis, guides=guides), LADDER)
 
 
-def overview_figure(comparisons: Sequence[ComparedGroup]) -> Figure | None:
+def overview_figure(comparisons: Sequence[Group]) -> Figure | None:
     """Return leading row − best other and − FedAvg in every comparison; None for fewer than two differences."""
     found: dict[Any, DotRow] = {}  # differences that experiments share, once
     for comparison in comparisons:
@@ -96,7 +100,7 @@ def overview_figure(comparisons: Sequence[ComparedGroup]) -> Figure | None:
     return _figure([*found.values()], title, "Macro-F1, points", WHOLE, OVERVIEW) if len(found) > 1 else None
 
 
-def _interval(comparison: ComparedGroup, row: ComparedRow, name: str, colour: int) -> DotRow | None:
+def _interval(comparison: Group, row: GroupRow, name: str, colour: int) -> DotRow | None:
     test = row.tests.get("best")
     if test is None or test.paired.p is None:
         return None
@@ -117,11 +121,11 @@ def _figure(rows: Sequence[DotRow], title: str, axis: str, width: float, caption
     return Figure(partial(dot_plot, rows, title, f"{axis}; bar: 95 %{key}", width, zero=True), caption)
 
 
-def axis_figures(outcome: Outcome, found: Sequence[ComparedGroup], colours: Mapping[str, int]) -> list[Figure]:
+def axis_figures(outcome: Outcome, found: Sequence[Group], colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure per metric over the experiment's axis, for every combination of the other axes' values."""
     axis = outcome.figure
     places = sorted(outcome.axes[axis], key=lambda place: (isinstance(place, str), place))
-    sets: dict[str, list[ComparedGroup]] = {}
+    sets: dict[str, list[Group]] = {}
     for comparison in found:
         others = {key: value for key, value in comparison.at.items() if key != axis}
         sets.setdefault(repr(others), []).append(comparison)
@@ -130,7 +134,7 @@ def axis_figures(outcome: Outcome, found: Sequence[ComparedGroup], colours: Mapp
         name = cells[0].title.removesuffix(f", {axis} {cells[0].at[axis]}")
         lines: dict[str, dict[int, list[float]]] = {row: {} for row in outcome.rows}  # row → place → scores
         for cell in cells:
-            for row in cell.group.rows:
+            for row in cell.finished.rows:
                 lines[row.name][places.index(cell.at[axis])] = list(row.by_seed("best", metric).values())
         if any(len(line) > 1 for line in lines.values()):  # a single point makes no line
             title, label = f"{words} by {axis}; {name}", f"{words} on the test images, %"

@@ -12,28 +12,26 @@ import numpy as np
 
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
-from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow
-from fedbm.report.contrasts import Contrast, mean_with_interval
+from fedbm.report.contrasts import mean_with_interval
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.format import format_interval, percent, points
+from fedbm.report.group import HEADLINE_METRIC, MOMENTS, Contrast, Group, GroupRow
 from fedbm.report.tables import (
     BOLD,
-    CLASS_METRICS,
     SHOWN,
     Colours,
     best_rows,
-    class_scores,
     make_columns,
     mean_cell,
     score_cell,
 )
-from fedbm.report.verdicts import LEVEL, count_seeds_needed
+from fedbm.report.verdicts import count_seeds_needed
 from fedbm.utils.metrics import f1_error
-from fedbm.utils.statistics import Paired, paired, spread, spread_or_none
+from fedbm.utils.statistics import Paired, paired, spread
 from fedbm.utils.text import format_range
 
 Notes = Mapping[tuple[str, str], int]  # (title, text) → number
-Difference = Callable[[Contrast, ComparedRow, ComparedRow], Paired | None]
+Difference = Callable[[Contrast, GroupRow, GroupRow], Paired | None]
 LEAD = "Lead − row, macro-F1"
 OTHER_SCORES = {  # (moment, metric) → title
     ("last", "f1"): "Macro-F1, last round",
@@ -75,11 +73,12 @@ def _test_columns(title: str) -> tuple[Column, ...]:
     )
 
 
-def _test_cells(found: Paired | None, corrected: float | None, sign_flip: float | None = None) -> dict[str, Cell]:
+def _test_cells(one: Contrast | None) -> dict[str, Cell]:
+    found = one.found if one and one.tests else None
     return {
         "p": Cell(found.p if found else None, "probability"),
-        "p_holm": Cell(corrected, "probability"),
-        "sign_flip": Cell(sign_flip, "probability"),
+        "p_holm": Cell(one.corrected if one else None, "probability"),
+        "sign_flip": Cell(one.sign_flip if one else None, "probability"),
         "effect_size": Cell(found.size if found else None, "effect"),
     }
 
@@ -87,7 +86,7 @@ def _test_cells(found: Paired | None, corrected: float | None, sign_flip: float 
 # --- rows against the leading row -----------------------------------------------------------------------------------
 
 
-def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes: Notes) -> Table:
+def results_table(comparison: Group, name: str, colours: Colours, notes: Notes) -> Table:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
     if comparison.lead and _has_bold(comparison):
@@ -105,7 +104,7 @@ def results_table(comparison: ComparedGroup, name: str, colours: Colours, notes:
     return _table(name, columns, _result_rows(comparison, colours, notes), caption)
 
 
-def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours: Colours) -> Table:
+def summary_table(cells: Sequence[tuple[str, Group]], name: str, colours: Colours) -> Table:
     """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
     titles = {"accuracy": "Accuracy", "f1": "Macro-F1", "paper_f1": "Macro-F1, paper", "f1_minus_paper": "Difference"}
     rows = [
@@ -117,21 +116,20 @@ def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours
     return replace(_table(name, make_columns(titles), rows), small=False)
 
 
-def _has_bold(comparison: ComparedGroup) -> bool:
+def _has_bold(comparison: Group) -> bool:
     """Return whether rows are compared on test images. Those of a search are not."""
     return bool(comparison.contrasts) or any(row.rival for row in comparison.rows)
 
 
-def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Notes) -> list[Row]:
+def _result_rows(comparison: Group, colours: Colours, notes: Notes) -> list[Row]:
     rows, with_bold = comparison.rows, _has_bold(comparison)
     best = {key: best_rows(rows, *key, with_bold) for key in product(MOMENTS, SHOWN)}
     tested = any(row.rival for row in rows)
     lines = []
     for place, row in enumerate(rows):
         test, paper = row.tests.get("best"), row.published
-        found = test.paired if test else None
-        cells = {"n": Cell(len(row.runs), "count"), **_test_cells(found, test.corrected if test else None)}
-        cells["lead_minus_row_f1"] = Cell(found.mean if found else None, "points")
+        cells = {"n": Cell(len(row.runs), "count"), **_test_cells(test)}
+        cells["lead_minus_row_f1"] = Cell(test.paired.mean if test else None, "points")
         for (moment, metric), marks in best.items():
             key = metric if moment == "best" else f"{moment}_{metric}"
             cells[key] = score_cell(row.score(moment, metric), marks[place])
@@ -149,48 +147,46 @@ def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Notes) -> l
 # --- stated differences ---------------------------------------------------------------------------------------------
 
 
-def contrast_table(comparison: ComparedGroup, name: str) -> Table:
+def contrast_table(comparison: Group, name: str) -> Table:
     """Return the stated differences at the endpoint and at the chosen round, with tests if the experiment has them."""
     stated = comparison.contrasts
-    title, tested = ENDPOINT_TITLES[stated[0].endpoint], stated[0].tested
+    title = ENDPOINT_TITLES[stated[0].endpoint]
     columns = [Column("n", "n"), *_difference_columns("endpoint", title), *_test_columns(title)]
     columns += [*_difference_columns("chosen", ENDPOINT_TITLES["chosen"]), Column("seeds", "Seeds needed")]
     lines = []
     for one in stated:
         cells = {"n": Cell(one.found.n if one.found else 0, "count"), "seeds": Cell(_seeds_needed(one))}
-        cells |= _difference_cells("endpoint", one.found) | _difference_cells("chosen", one.chosen)
-        cells |= _test_cells(one.found, one.corrected, one.sign_flip) if tested else {}
+        cells |= _difference_cells("endpoint", one.found) | _difference_cells("chosen", one.chosen) | _test_cells(one)
         lines.append(Row(one.name, cells))
-    caption = TESTED if tested else ESTIMATED
+    caption = TESTED if stated[0].tests else ESTIMATED
     caption += SEEDS_NEEDED if any(line.cells["seeds"].value for line in lines) else ""
     return _table(name, columns, lines, caption, "Difference")
 
 
 def _seeds_needed(contrast: Contrast) -> str | None:
     """Return how many seeds would show the difference; None if its test or its interval already shows it."""
-    found, corrected = contrast.found, contrast.corrected
-    if found is None or (found.low > 0 if not contrast.tested else corrected is not None and corrected < LEVEL):
+    if contrast.found is None or (contrast.established if contrast.tests else contrast.found.low > 0):
         return None
-    return count_seeds_needed(found, contrast.tests) or None
+    return count_seeds_needed(contrast) or None
 
 
-def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
+def other_scores_table(comparison: Group, name: str) -> Table:
     """Return the stated differences by other scores than the planned one; they are exploratory."""
     scores: dict[str, Difference] = {"Planned score, over seeds and images": partial(_over_images, comparison.moment)}
     for (moment, metric), title in OTHER_SCORES.items():
-        scores[title] = partial(_at_all_seeds, partial(ComparedRow.by_seed, moment=moment, metric=metric))
+        scores[title] = partial(_at_all_seeds, partial(GroupRow.by_seed, moment=moment, metric=metric))
     return _differences(comparison, name, scores)
 
 
-def rounds_table(comparison: ComparedGroup, name: str) -> Table:
+def rounds_table(comparison: Group, name: str) -> Table:
     """Return the stated differences in the averaged model's macro-F1 after each quarter of the rounds."""
-    planned = max(run.planned for run in comparison.group.runs)
+    planned = max(run.planned for run in comparison.runs)
     rounds = sorted({-(-planned * quarter // 4) for quarter in range(1, 5)})
     scores = {f"Round {number}": partial(_at_all_seeds, partial(_averaged_at, number)) for number in rounds}
     return _differences(comparison, name, scores)
 
 
-def _differences(comparison: ComparedGroup, name: str, scores: Mapping[str, Difference]) -> Table:
+def _differences(comparison: Group, name: str, scores: Mapping[str, Difference]) -> Table:
     """Return a table of the stated differences by several scores, each with its interval."""
     rows, lines = {row.name: row for row in comparison.rows}, []
     for one in comparison.contrasts:
@@ -201,14 +197,14 @@ def _differences(comparison: ComparedGroup, name: str, scores: Mapping[str, Diff
 
 
 def _at_all_seeds(
-    score: Callable[[ComparedRow], Mapping[int, float]], contrast: Contrast, first: ComparedRow, second: ComparedRow
+    score: Callable[[GroupRow], Mapping[int, float]], contrast: Contrast, first: GroupRow, second: GroupRow
 ) -> Paired | None:
     """Return first − second; None unless every seed of the stated difference has both: diverged runs have no scores."""
     x, y, seeds = score(first), score(second), contrast.by_seed.keys()
     return paired({seed: x[seed] for seed in seeds}, y) if seeds <= x.keys() & y.keys() else None
 
 
-def _averaged_at(number: int, row: ComparedRow) -> dict[int, float]:
+def _averaged_at(number: int, row: GroupRow) -> dict[int, float]:
     """Return the averaged model's macro-F1 after this round, by seed."""
     return {
         run.seed: score
@@ -219,7 +215,7 @@ def _averaged_at(number: int, row: ComparedRow) -> dict[int, float]:
     }
 
 
-def _over_images(moment: str, contrast: Contrast, *rows: ComparedRow) -> Paired | None:
+def _over_images(moment: str, contrast: Contrast, *rows: GroupRow) -> Paired | None:
     """Return a difference with an interval that also covers the choice of test images.
 
     It is cautious: all seeds share the error of the images, and the errors of the two rows are independent.
@@ -236,27 +232,7 @@ def _over_images(moment: str, contrast: Contrast, *rows: ComparedRow) -> Paired 
 # --- others ---------------------------------------------------------------------------------------------------------
 
 
-def endpoint_class_table(comparison: ComparedGroup, name: str) -> Table:
-    """Return recall and F1 of every class at the stated endpoint, a column per row of the comparison."""
-    scores = {
-        row.name: [] if row.missing else [class_scores(run, comparison.moment) for run in row.runs]
-        for row in comparison.rows
-    }
-    metrics = {key: CLASS_METRICS[key] for key in ("recall", "f1")}
-    totals = {one: found[one]["n"] for runs in scores.values() for found in runs for one in found}
-    lines = []
-    for class_name, total in totals.items():
-        cells = {"n": Cell(total, "count")}
-        for row, runs in scores.items():
-            for metric in metrics:
-                values = [one.get(class_name, {}).get(metric) for one in runs]  # a run may have no matrix
-                cells[f"{row} {metric}"] = score_cell(spread_or_none(values))
-        lines.append(Row(class_name, cells))
-    columns = [Column(f"{row} {m}", row, title, f"{title}, {row}") for m, title in metrics.items() for row in scores]
-    return _table(name, [Column("n", "n"), *columns], lines, head="Class")
-
-
-def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
+def ladder_table(comparison: Group, name: str, colours: Colours) -> Table:
     """Return what each row of a ladder has at the stated endpoint, its share of the lead's gain, and its time."""
     base, lead = comparison.baseline.name, comparison.lead
     scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}

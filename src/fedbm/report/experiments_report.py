@@ -9,32 +9,22 @@ from fedbm.experiments.outcomes import Outcome, list_unrecorded
 from fedbm.experiments.spec import find_experiment, paper_experiments, shipped_experiments
 from fedbm.experiments.trials import Trial, trials
 from fedbm.report import experiment_figures, experiment_tables, tables
-from fedbm.report.comparison import (
-    MOMENTS,
-    ComparedGroup,
-    ComparedRow,
-    compare_outcome,
-    data_title,
-    missing_words,
-    pool_cells,
-    seeds_in_words,
-    setting_words,
-)
-from fedbm.report.contrasts import Contrast
+from fedbm.report.comparison import compare_outcome, data_title, setting_words
+from fedbm.report.contrasts import pool_cells
 from fedbm.report.document import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.experiment_tables import Notes
 from fedbm.report.figures.palette import assign_colours
-from fedbm.report.glossary import reading
+from fedbm.report.glossary import PAPER, TERMS
+from fedbm.report.group import MOMENTS, Contrast, Group, GroupRow
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
 from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import Paired
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
-Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
+Found = Sequence[tuple[Outcome, Sequence[Group]]]
 AS_PLANNED = "Differences as planned"
 CONTRASTS = (
     "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is "
@@ -43,8 +33,8 @@ CONTRASTS = (
 EXPLORATORY = (
     "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds; the first also "
     "covers the choice of test images, by a bootstrap of the confusion matrices. Averaged: of the averaged model after "
-    "the last round. Then come the averaged model’s macro-F1 after each quarter of the rounds, and recall and F1 of "
-    "each class at the planned endpoint. Nothing is corrected for the number of scores. A dash: a seed has no score."
+    "the last round. Then come the averaged model’s macro-F1 after each quarter of the rounds, and the scores of each "
+    "class at the planned endpoint. Nothing is corrected for the number of scores. A dash: a seed has no score."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
@@ -57,10 +47,7 @@ SUMMARY = (
     "common ones."
 )
 DECIDED = "Where a comparison above was planned before its runs, that comparison decides."
-MISSING = (
-    "These runs are not part of any number above, except that a diverged run counts at a planned endpoint. A row "
-    "without seeds has no finished run."
-)
+MISSING = "These runs are not part of any number above. A row without seeds has no finished run."
 SCORES = tuple(key for metric in tables.SHOWN for key in (metric, f"{metric}_std"))
 FIELDS = (
     *("experiment", "cell", "row", "round", "n"),
@@ -86,7 +73,7 @@ def experiments_report(
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
-    for run in (run for _, some in found for comparison in some for run in comparison.group.runs):
+    for run in (run for _, some in found for comparison in some for run in comparison.runs):
         runs.setdefault(run.id, run)  # a run that experiments share has the name that the first gives it
     names = {outcome.name for outcome in outcomes}
     shared = shipped_experiments() if len(names) > 1 and names & set(paper_experiments()) else []
@@ -97,7 +84,7 @@ def experiments_report(
         parts,
         (Section("Not run", "Experiments without a record.", (Findings(not_run),)),) if not_run else (),
         tuple(Note(number, *words) for words, number in notes.items()),
-        reading(any(row.published for _, some in found for c in some for row in c.rows)),
+        TERMS + PAPER * any(row.published for _, some in found for c in some for row in c.rows),
         tuple(map(provenance, runs.values())),
         tuple(_data(found, unrecorded)),
         FIELDS,
@@ -142,14 +129,14 @@ def _confirmatory(found: Found) -> list[Section]:
     return sections
 
 
-def _drawn_contrasts(found: Sequence[ComparedGroup]) -> list[Block]:
+def _drawn_contrasts(found: Sequence[Group]) -> list[Block]:
     figures = experiment_figures.contrast_figure(found)
     return [Figures({"Differences in macro-F1 at the planned endpoint, by seed": figures})] if figures else []
 
 
 def _summaries(found: Found) -> list[Section]:
     """Return a section per data set: a verdict in plain words and one table of all comparisons of methods on it."""
-    by_data: dict[str, list[tuple[Outcome, ComparedGroup]]] = {}
+    by_data: dict[str, list[tuple[Outcome, Group]]] = {}
     for outcome, some in found:
         if _detail(outcome) == "all" and not outcome.analysis:
             for comparison in some:
@@ -189,7 +176,7 @@ def _overview(found: Found) -> list[Block]:
 # --- one experiment -------------------------------------------------------------------------------------------------
 
 
-def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Part:
+def _part(outcome: Outcome, found: Sequence[Group], notes: Notes) -> Part:
     colours = assign_colours(outcome.rows)
     runs = _run_names(outcome)
     finished = len({runs[result.key] for result in outcome.results if result.run is not None})
@@ -216,7 +203,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
 
 
-def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int], notes: Notes) -> Section:
+def _cell(outcome: Outcome, comparison: Group, colours: Mapping[str, int], notes: Notes) -> Section:
     """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
     blocks: list[Block] = []
@@ -229,21 +216,23 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
             blocks.append(Text((EXPLORATORY,), "more"))
             blocks.append(experiment_tables.other_scores_table(comparison, f"{name}, other scores"))
             blocks.append(experiment_tables.rounds_table(comparison, f"{name}, rounds"))
-            blocks.append(experiment_tables.endpoint_class_table(comparison, f"{name}, classes"))
+            classes = tables.class_table(comparison, f"{name}, classes", colours, comparison.moment)
+            blocks += [classes] if classes else []
         if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
             blocks.append(Figures({"Endpoint": [ladder]}))
             blocks.append(experiment_tables.ladder_table(comparison, f"{name}, endpoint", colours))
     elif detail != "none":
         blocks.append(Figures({"Scores": experiment_figures.cell_figures(comparison, colours)}, wide=False))
     blocks.append(experiment_tables.results_table(comparison, name, colours, notes))
-    blocks += source_sections(comparison.group, name, colours)
-    if comparison.group.clients:  # central training alone is the same in every cell
-        cost = tables.cost_table(comparison.group, f"{name} cost", colours)
+    finished = comparison.finished
+    blocks += source_sections(finished, name, colours)
+    if finished.clients:  # central training alone is the same in every cell
+        cost = tables.cost_table(finished, f"{name} cost", colours)
         if detail == "all":
             words = "Curves, clients, confusions, features, bytes and time"
-            blocks.append(Fold(words, group_sections(comparison.group, name, colours)))
+            blocks.append(Fold(words, group_sections(finished, name, colours)))
         elif detail == "curves":
-            blocks.append(Fold("Curves, bytes and time", (training(comparison.group, colours), cost)))
+            blocks.append(Fold("Curves, bytes and time", (training(finished, colours), cost)))
         else:
             blocks.append(Fold("Bytes and time", (cost,)))
     return Section(comparison.title, "", tuple(blocks), whole=True)
@@ -268,23 +257,40 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
     return names
 
 
-def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Finding]:
+def _missing(found: Sequence[Group], runs: Mapping[Any, str]) -> list[Finding]:
     """Return each reason once, with the number of runs and their cells, rows and seeds."""
-    reasons: dict[str, dict[str, list[tuple[str, Trial]]]] = {}
+    reasons: dict[str, dict[str, list[Trial]]] = {}
     seen: set[str] = set()
     for comparison, result in [(cell, one) for cell in found for row in cell.rows for one in row.missing]:
         if runs[result.key] not in seen:
             seen.add(runs[result.key])
-            reason = f"{result.state}: {result.why}" if result.why else result.state
-            reasons.setdefault(reason, {}).setdefault(comparison.title, []).append((result.row, result))
-    rows = {comparison.title: comparison.rows for comparison in found}
+            reasons.setdefault(_reason(result), {}).setdefault(comparison.title, []).append(result)
+    rows = {group.title: group.rows for group in found}
     findings = []
     for reason, cells in reasons.items():
-        items = tuple(f"{title}: {seeds_in_words(missing, rows[title])}" for title, missing in cells.items())
+        items = tuple(f"{title}: {_rows_and_seeds(missing, rows[title])}" for title, missing in cells.items())
         sentence = f"{format_count(sum(map(len, cells.values())), 'run')} {reason}."
-        single = len(items) == 1
-        findings.append(Finding(False, f"{sentence} {items[0]}.") if single else Finding(False, sentence, items))
+        findings.append(Finding(False, sentence, items))
     return findings
+
+
+def _reason(result: Trial) -> str:
+    state = result.state if result.last is None else f"{result.state}, but counted at the planned endpoint"
+    return f"{state}: {result.why}" if result.why else state
+
+
+def _rows_and_seeds(missing: Sequence[Trial], rows: Sequence[GroupRow]) -> str:
+    """Return missing results as 'FedAvg (seeds 0, 1), FedBM'. A row without a finished run has no seeds."""
+    seeds: dict[str, list[str]] = {}
+    for result in missing:
+        seeds.setdefault(result.row, []).append(str(result.seed))
+    whole = {row.name for row in rows if len(seeds.get(row.name, ())) == len(row.missing) and not row.runs}
+    if len(whole) == len(rows) > 1:
+        return "all rows"
+    return ", ".join(
+        name if name in whole else f"{name} (seed{'s' * (len(some) > 1)} {', '.join(some)})"
+        for name, some in seeds.items()
+    )
 
 
 # --- numbers for programs --------------------------------------------------------------------------------------------
@@ -297,7 +303,7 @@ def _data(found: Found, unrecorded: Sequence[Outcome]) -> list[dict[str, Any]]:
     """
     lines: list[dict[str, Any]] = []
     for outcome, comparisons in found:
-        with_average = any(tables.has_averaged_model(comparison.group) for comparison in comparisons)
+        with_average = any(tables.has_averaged_model(comparison) for comparison in comparisons)
         moments = [moment for moment in MOMENTS if with_average or not moment.startswith("averaged")]
         for comparison in comparisons:
             lines += [_row(outcome, comparison, row, moment) for row in comparison.rows for moment in moments]
@@ -306,7 +312,7 @@ def _data(found: Found, unrecorded: Sequence[Outcome]) -> list[dict[str, Any]]:
     return lines
 
 
-def _row(outcome: Outcome, comparison: ComparedGroup, row: ComparedRow, moment: str) -> dict[str, Any]:
+def _row(outcome: Outcome, comparison: Group, row: GroupRow, moment: str) -> dict[str, Any]:
     values: dict[str, Any] = {"experiment": outcome.name, "cell": comparison.title, "row": row.name, "round": moment}
     values |= {"n": len(row.runs), "lead": comparison.lead, "command": outcome.command}
     for metric in tables.SHOWN:
@@ -317,26 +323,25 @@ def _row(outcome: Outcome, comparison: ComparedGroup, row: ComparedRow, moment: 
             values |= {f"paper_{metric}": mean, f"paper_{metric}_std": std}
         values[f"{metric}_minus_paper"] = row.minus_paper(metric) if moment == "best" else None
     if test := row.tests.get(moment):
-        values |= {**_difference(test.paired), "p": test.paired.p, "p_holm": test.corrected}
+        values |= _difference(test)
     return values | {
         "notes": ", ".join(title for title, _ in row.deviations),
         "missing": row.state,
-        "missing_in_words": " | ".join(missing_words([row])),
+        "missing_in_words": " | ".join(f"seed {one.seed}: {_reason(one)}" for one in row.missing),
     }
 
 
-def _contrast(outcome: Outcome, comparison: ComparedGroup, contrast: Contrast) -> dict[str, Any]:
+def _contrast(outcome: Outcome, comparison: Group, contrast: Contrast) -> dict[str, Any]:
     """Return a line for first − second: *lead* is the first row, *row* the second; p only if it is tested."""
     values = {"experiment": outcome.name, "cell": comparison.title, "row": contrast.second, "round": contrast.endpoint}
     values |= {"lead": contrast.first, "command": outcome.command}
-    found = contrast.found
-    if found is None:
-        return values
-    tested = {"p": found.p, "p_holm": contrast.corrected, "p_sign_flip": contrast.sign_flip} if contrast.tested else {}
-    return {**values, "n": found.n, **_difference(found), **tested}
+    return {**values, "n": contrast.found.n, **_difference(contrast)} if contrast.found else values
 
 
-def _difference(found: Paired) -> dict[str, float | None]:
-    """Return mean, effect size and 95 % interval; a single pair has no interval."""
+def _difference(one: Contrast) -> dict[str, float | None]:
+    """Return mean, effect size and 95 % interval, and p of a test; a single pair has no interval."""
+    found = one.paired
     low, high = (found.low, found.high) if found.n > 1 else (None, None)
-    return {"lead_minus_row_f1": found.mean, "low": low, "high": high, "effect_size": found.size}
+    values = {"lead_minus_row_f1": found.mean, "low": low, "high": high, "effect_size": found.size}
+    tested = {"p": found.p, "p_holm": one.corrected, "p_sign_flip": one.sign_flip}
+    return {**values, **tested} if one.tests else values

@@ -42,15 +42,10 @@ TERMS = (
         "does not mean “equal”. Two seeds establish nothing, whatever their p.",
     ),
 )
-PAPER = (
+PAPER = (  # with the paper's numbers
     (
         "Paper, Δ",
         "The paper’s mean ± std over three trials, and ours minus the paper’s in points. Differences are tested by "
         "Welch’s t-test, level 0.05, not corrected for the number of rows; three seeds detect only large differences.",
     ),
 )
-
-
-def reading(paper: bool = False) -> tuple[tuple[str, str], ...]:
-    """Return the terms that a report needs; *paper*: it contains the paper's numbers."""
-    return TERMS + (PAPER if paper else ())

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedbm.config.keys import SECTIONS
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, is_central, title_of
-from fedbm.runs.run_file_types import PartitionRecord
+from fedbm.report.contrasts import test_rivals
+from fedbm.report.group import Group, GroupRow, leading_row
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import Spread, spread_or_none
 from fedbm.utils.text import format_count, format_option
 
 # keys that do not separate rows: the seed; name, partition and β, which are in the group's title; a path and the number
@@ -21,57 +21,6 @@ from fedbm.utils.text import format_count, format_option
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file", "data.channels", "train.recipe"}
 READ = ("method", "data", "language", "model", "train", "concepts", "own")
 AVERAGE = "train.server_average"  # adds scores, and changes no other score
-
-
-@dataclass(frozen=True)
-class MethodRuns:
-    """The finished runs of one row, by seed."""
-
-    name: str
-    method: str
-    runs: tuple[RunView, ...]
-
-    def score(self, moment: str, metric: str) -> Spread | None:
-        """Return *metric* over seeds at *moment*, as named by RunView.scores(); None if a seed has no value."""
-        scores = [run.scores(moment) for run in self.runs]
-        return spread_or_none([None if found is None else found[metric] for found in scores])
-
-    def by_seed(self, moment: str = "best", metric: str = "f1") -> dict[int, Any]:
-        """Return *metric* by seed, without the seeds that have no value."""
-        scores = {run.seed: run.scores(moment) for run in self.runs}
-        return {seed: one[metric] for seed, one in scores.items() if one is not None and one[metric] is not None}
-
-    @property
-    def seeds(self) -> frozenset[int]:
-        return frozenset(run.seed for run in self.runs)
-
-    @property
-    def central(self) -> bool:
-        return is_central(self.method)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs on one data set and partition."""
-
-    title: str
-    rows: tuple[MethodRuns, ...]  # each has at least one run
-    unfinished: tuple[RunView, ...]  # labelled like the row they would belong to
-
-    @property
-    def runs(self) -> tuple[RunView, ...]:
-        return tuple(run for row in self.rows for run in row.runs) + self.unfinished
-
-    @property
-    def partitions(self) -> dict[int, PartitionRecord]:
-        """The clients' partitions by seed, without those of central training, which has no clients."""
-        runs = sorted((run for run in self.runs if not is_central(run.method)), key=lambda run: run.seed)
-        return {run.seed: run.client_partition for run in runs if run.client_partition is not None}
-
-    @property
-    def clients(self) -> bool:
-        """Whether any run has clients."""
-        return any(not is_central(run.method) for run in self.runs)
 
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
@@ -84,10 +33,11 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
     for run in runs:
         grouped.setdefault((_title(run), run.checksum), []).append(run)
     same_title = Counter(title for title, _ in grouped)
-    return [
+    groups = (
         _group(f"{title}, data {checksum[:8]}" if same_title[title] > 1 else title, _add_settings(members))
         for (title, checksum), members in sorted(grouped.items())
-    ]
+    )
+    return [tested for group in groups for tested in test_rivals([group])]
 
 
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
@@ -120,11 +70,6 @@ def find_varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({repr(one.get(key)) for one in all_settings}) > 1]
 
 
-def format_label(label: str, method: str) -> str:
-    """Return 'FedBM · generator=false' for 'fedbm · generator=false'."""
-    return title_of(method) + label[len(method) :] if label.startswith(method) else label
-
-
 def _title(run: RunView) -> str:
     beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
     partition = run.partition.replace("dirichlet", "Dirichlet")
@@ -142,7 +87,7 @@ def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
         for run, values in zip(own, read, strict=True):
             other = {key: values[key] for key in keys if values.get(key) not in (None, usual.get(key))}
             shown = ", ".join(f"{key.removeprefix('method.')}={format_option(value)}" for key, value in other.items())
-            named.append(replace(run, label=f"{method} · {shown}" if shown else method))
+            named.append(replace(run, label=f"{title_of(method)} · {shown}" if shown else title_of(method)))
     return named
 
 
@@ -166,8 +111,15 @@ def _group(title: str, runs: Sequence[RunView]) -> Group:
         runs, key=lambda run: (order.get(run.method, last), run.method, run.label.count("="), run.label, run.seed)
     )
     finished = [run for run in ordered if run.finished]
+    methods = {run.label: run.method for run in finished}
+    lead = leading_row([*methods], [label for label, method in methods.items() if is_central(method)])
     rows = tuple(
-        MethodRuns(format_label(label, method), method, tuple(run for run in finished if run.label == label))
-        for label, method in dict.fromkeys((run.label, run.method) for run in finished)
+        GroupRow(
+            label,
+            method,
+            tuple(run for run in finished if run.label == label),
+            rival=label != lead and not is_central(method),
+        )
+        for label, method in methods.items()
     )
-    return Group(title, rows, tuple(run for run in ordered if not run.finished))
+    return Group(title, rows, tuple(run for run in ordered if not run.finished), lead)

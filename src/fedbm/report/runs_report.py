@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedbm.report.comparison import compare_runs
 from fedbm.report.comparison_checks import find_inequalities
 from fedbm.report.document import Block, Part, Provenance, Report, Text
 from fedbm.report.figures.palette import assign_colours
-from fedbm.report.glossary import reading
-from fedbm.report.grouping import Group, format_label, group_runs
+from fedbm.report.glossary import TERMS
+from fedbm.report.group import Group
+from fedbm.report.grouping import group_runs
 from fedbm.report.sections import group_sections
 from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import BLOCKS, METRICS, class_scores
@@ -27,14 +27,14 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
     """Return the report that compares these runs."""
     groups = group_runs(runs)
     names = [row.name for group in groups for row in group.rows]
-    names += [format_label(run.label, run.method) for group in groups for run in group.unfinished]
+    names += [run.label for group in groups for run in group.unfinished]
     colours = assign_colours(names)
     parts = []
     for group in groups:
-        comparison, unequal = compare_runs(group), find_inequalities(group)
-        summary = (*unequal, UNEQUAL) if unequal else plain_verdict(comparison)
+        unequal = find_inequalities(group)
+        summary = (*unequal, UNEQUAL) if unequal else plain_verdict(group)
         first, *others = group_sections(group, group.title, colours)
-        results = replace(first, blocks=(Text(unequal or tuple(verdicts(comparison)), "verdict"), *first.blocks))
+        results = replace(first, blocks=(Text(unequal or tuple(verdicts(group)), "verdict"), *first.blocks))
         blocks = (results, *source_sections(group, group.title, colours), *others)
         parts.append(Part(group.title, blocks, summary=summary))
     opening: tuple[Block, ...] = ()
@@ -47,7 +47,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         title,
         opening,
         tuple(parts),
-        reading=reading(),
+        reading=TERMS,
         provenance=tuple(provenance(run) for group in groups for run in group.runs),
         data=tuple(_data(runs)),
         contents=len(groups) > 1,
@@ -56,7 +56,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
 
 def provenance(run: RunView) -> Provenance:
     environment = {k: v for k, v in (run.environment or {}).items() if k not in ("format", "settings", "command")}
-    name = f"{format_label(run.label, run.method)}, {run.data}, seed {run.seed} · {run.id} · {run.state}"
+    name = f"{run.label}, {run.data}, seed {run.seed} · {run.id} · {run.state}"
     return Provenance(name, (run.environment or {}).get("command") or "", environment, run.config_text)
 
 

@@ -13,13 +13,14 @@ from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
 from fedbm.report.document import Block, Figure, Figures, Findings, Section, Text
+from fedbm.report.experiment_figures import seeds_figure
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
 from fedbm.report.figures.matrices import MAX_CLASSES_WITH_NUMBERS, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
-from fedbm.report.grouping import Group, MethodRuns, format_label
+from fedbm.report.group import HEADLINE_METRIC, Group, GroupRow
 from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.tables import Colours
 from fedbm.runs.run_view import RunView
@@ -62,10 +63,7 @@ def results(group: Group, name: str, colours: Colours) -> Section:
         f"On the test images, in percent; mean ± standard deviation over n seeds. {tables.BOLD} Central training, with "
         "all data in one place, is an upper bound and not compared."
     )
-    sentences = [
-        f"No result, not counted: {format_label(run.label, run.method)}, seed {run.seed}, {run.state}."
-        for run in group.unfinished
-    ]
+    sentences = [f"No result, not counted: {run.label}, seed {run.seed}, {run.state}." for run in group.unfinished]
     if not group.rows:
         return Section("Results", "", (Text(("No run has finished.", *sentences), "absent"),))
     with_bold = not find_inequalities(group)
@@ -75,19 +73,15 @@ def results(group: Group, name: str, colours: Colours) -> Section:
     sentences += [f"{CONVERGENCE}: {'; '.join(judged)}."] if judged else []
     sentences += [words for row in group.rows if (words := _personal(row))]
     for run in group.runs:
-        title = f"{format_label(run.label, run.method)}, seed {run.seed}"
-        sentences += [f"Privacy: {title}, {sentence}." for sentence in client_losses(run)]
+        sentences += [f"Privacy: {run.label}, seed {run.seed}, {sentence}." for sentence in client_losses(run)]
     blocks += [Text(tuple(sentences))] if sentences else []
     if len(group.runs) > 1:
-        scores = {row.name: tuple(100 * value for value in row.by_seed().values()) for row in group.rows}
-        rows = [DotRow(name, colours[name], values) for name, values in scores.items()]
-        title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-        drawing = partial(dot_plot, rows, title, "macro-F1 of every seed, %; the tick is their mean")
-        blocks += [Figures({"Seeds": [Figure(drawing)]}), tables.seeds_table(group, f"{name} seeds")]
+        drawing = seeds_figure(group, colours, HEADLINE_METRIC)
+        blocks += [Figures({"Seeds": [drawing]}), tables.seeds_table(group, f"{name} seeds")]
     return Section("Results", note, tuple(blocks))
 
 
-def _personal(row: MethodRuns) -> str:
+def _personal(row: GroupRow) -> str:
     """Return the accuracy of clients' own models. It is not in the table, because it is not a global score."""
     chosen = [
         record.personal.accuracy
@@ -176,7 +170,7 @@ def confusions(group: Group) -> Section:
     return _figure_section("Confusions", note, panels, "No finished run has details.json.", wide=_many_classes(group))
 
 
-def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
+def _confusion(group: Group, row: GroupRow, moment: str) -> Figure | None:
     details = [run.details for run in row.runs if run.details is not None]
     counted = [matrix for one in details if (matrix := getattr(one.confusion, moment))]
     if not counted:
@@ -260,9 +254,8 @@ def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
         curves.append(Curve(row.name, colours[row.name], lines, marks))
         curves.append(Curve(f"{row.name}, averaged", colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
-        name = format_label(run.label, run.method)
-        label = f"{name}, seed {run.seed}, unfinished"
-        curves.append(Curve(label, colours[name], (_line(run, metric),), finished=False, panel=name))
+        label = f"{run.label}, seed {run.seed}, unfinished"
+        curves.append(Curve(label, colours[run.label], (_line(run, metric),), finished=False, panel=run.label))
     return [curve for curve in curves if any(curve.lines)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbm.report.document import Cell, Figure, Figures, Row, Section, Table
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
-from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.group import Group, GroupRow
 from fedbm.report.tables import BLOCKS, METRICS, Colours, make_columns, score_cell
 from fedbm.runs.run_file_types import SourceConfusion
 from fedbm.utils.metrics import scores_from_confusion
@@ -56,7 +56,7 @@ def _section(group: Group, name: str, colours: Colours, field: str, title: str, 
     return (Section(title, note, (Figures(panels), table), whole=True),) if table else ()
 
 
-def source_scores(row: MethodRuns, moment: str, field: str = "sources") -> Scores:
+def source_scores(row: GroupRow, moment: str, field: str = "sources") -> Scores:
     """Return accuracy and macro-F1 by source (or by held-out client), a value for every seed that has them."""
     scores: Scores = {}
     for source in _sources(row, field):
@@ -69,7 +69,7 @@ def source_scores(row: MethodRuns, moment: str, field: str = "sources") -> Score
     return scores
 
 
-def _sources(row: MethodRuns, field: str) -> list[SourceConfusion]:
+def _sources(row: GroupRow, field: str) -> list[SourceConfusion]:
     return [source for run in row.runs if run.details for source in run.details[field] or ()]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedbm.methods import FedAvg
 from fedbm.report.document import Cell, Column, Kind, Row, Table
 from fedbm.report.format import percent
-from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.group import Group, GroupRow
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Spread, spread, spread_or_none
 from fedbm.utils.text import format_range
@@ -33,7 +33,7 @@ BOLD = "Bold: highest mean, if rows have the same seeds and settings."  # the ma
 Colours = Mapping[str, int]
 
 
-def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str, with_bold: bool = True) -> list[bool]:
+def best_rows(rows: Sequence[GroupRow], moment: str, metric: str, with_bold: bool = True) -> list[bool]:
     """Return which rows print the highest mean; none if only one row has a score, or if rows differ in their seeds.
 
     Seeds differ more than methods. Central training does not take part. None is marked without *with_bold*.
@@ -72,17 +72,20 @@ def metrics_table(group: Group, name: str, colours: Colours, with_bold: bool = T
     return Table(name, make_columns({"n": "n", "round": "Round", **METRICS}), tuple(rows))
 
 
-def class_table(group: Group, name: str, colours: Colours) -> Table | None:
-    """Return precision, recall and F1 of every class at the chosen round; None if no run has a confusion matrix."""
-    found = {row.name: [class_scores(run, "best") for run in row.runs if run.details is not None] for row in group.rows}
+def class_table(group: Group, name: str, colours: Colours, moment: str = "best") -> Table | None:
+    """Return precision, recall and F1 of every class; None if no run has a confusion matrix.
+
+    A row has no scores if one of its runs has no matrix, or diverged.
+    """
+    found = {row.name: [] if row.diverged else [class_scores(run, moment) for run in row.runs] for row in group.rows}
     rows = []
     for class_name in dict.fromkeys(one for runs in found.values() for scores in runs for one in scores):
-        for row in group.rows:
-            runs = [scores[class_name] for scores in found[row.name] if class_name in scores]
-            cells = {key: score_cell(spread_or_none([one[key] for one in runs])) for key in CLASS_METRICS}
-            cells["n"] = Cell(runs[0]["n"] if runs else None, "count")
-            rows.append(Row(row.name, cells, class_name, colours[row.name]))
-    words = "Class by class, at the round chosen on validation"
+        for row_name, runs in found.items():
+            scores = [one.get(class_name, {}) for one in runs]
+            cells = {key: score_cell(spread_or_none([one.get(key) for one in scores])) for key in CLASS_METRICS}
+            cells["n"] = Cell(next((one["n"] for one in scores if one), None), "count")
+            rows.append(Row(row_name, cells, class_name, colours[row_name]))
+    words = f"Class by class, {BLOCKS[moment].lower()}"
     caption = (
         "Test scores in percent, mean ± std over seeds; n test images of the class. Methods without a global model: n "
         "counts an image once for every client’s own model."

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, ComparedRow
-from fedbm.report.contrasts import Contrast
 from fedbm.report.format import NO_BREAK, effect, format_interval, p_value, percent, points
+from fedbm.report.group import HEADLINE_METRIC, LEVEL, Contrast, Group, GroupRow
 from fedbm.utils.statistics import MIN_SEEDS, MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.utils.text import format_count
 
-LEVEL = 0.05
 MAX_NAMED = 3  # rows that are compared with the paper in words
 METHOD_TITLES = [method.title for method in METHODS.values()]
 NO_RESULT = "There is no result yet: no run of the leading row is finished."
@@ -25,7 +23,7 @@ ESTIMATED = "These are estimates, not tests. Their intervals show how much chanc
 # --- in plain words -------------------------------------------------------------------------------------------------
 
 
-def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
+def plain_verdict(comparison: Group) -> tuple[str, ...]:
     """Return two sentences for readers without statistics: correct images of 100, and the difference in macro-F1.
 
     The leading row is compared with the baseline. If the best other row is ahead at the same seeds, it is named too.
@@ -45,16 +43,16 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     return (first, *(_plain_difference(lead, row) for row in named))
 
 
-def _plain_difference(lead: ComparedRow, row: ComparedRow) -> str:
+def _plain_difference(lead: GroupRow, row: GroupRow) -> str:
     found = row.tests["best"].paired
-    may = "is unlikely to" if _holds(row.tests["best"].corrected, found) else "may"
+    may = "is unlikely to" if row.tests["best"].established else "may"
     return (
         f"{lead.name}’s macro-F1, {RARE_CLASSES}, is {_gap(found)} {row.name}’s; "
         f"with {format_count(found.n, 'seed')}, chance alone {may} explain this."
     )
 
 
-def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
+def planned_verdict(found: Sequence[Group]) -> tuple[str, ...]:
     """Return sentences in plain words on an experiment with stated contrasts; () without a difference.
 
     A sentence per cell compares the leading row with other methods. If it is not compared with a method, the sentence
@@ -67,8 +65,8 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         known = [one for one in comparison.contrasts if one.found is not None]
         main = [one for one in known if one.first == comparison.lead and one.second in METHOD_TITLES] or known
         if main:
-            tested = main[0].tested
-            by_chance += [f"{one.name} on {comparison.title}" for one in main if not _holds(one.corrected, one.found)]
+            tested = main[0].tests > 0
+            by_chance += [f"{one.name} on {comparison.title}" for one in main if not one.established]
             sentences.append(f"Macro-F1 on {comparison.title}: {'; '.join(map(_plain_contrast, main))}.")
             sentences += [f"On {comparison.title}, {sentence}" for sentence in _diverged(comparison)]
     if not sentences:
@@ -79,9 +77,8 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
 
 
 def _plain_contrast(contrast: Contrast) -> str:
-    assert contrast.found is not None
     chosen = f" ({points(contrast.chosen.mean)} at the round chosen on validation)" if contrast.chosen else ""
-    return f"{contrast.first} is {_gap(contrast.found)} {contrast.second}{chosen}"
+    return f"{contrast.first} is {_gap(contrast.paired)} {contrast.second}{chosen}"
 
 
 def _gap(difference: Paired) -> str:
@@ -90,7 +87,7 @@ def _gap(difference: Paired) -> str:
     return f"{amount.lstrip('+−')} points {'below' if amount.startswith('−') else 'above'}"
 
 
-def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
+def main_rivals(comparison: Group) -> list[GroupRow]:
     """Return the best of the other rows, and FedAvg's row if it is a different one; [] if none can be compared."""
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
@@ -99,7 +96,7 @@ def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
     return [best, *[row for row in others if row.method == FedAvg.name and row is not best][:1]]
 
 
-def _whole_percent(row: ComparedRow, metric: str, seeds: frozenset[int]) -> str:
+def _whole_percent(row: GroupRow, metric: str, seeds: frozenset[int]) -> str:
     scores = row.by_seed("best", metric)
     return f"{100 * spread([scores[seed] for seed in seeds]).mean:.0f}"
 
@@ -107,22 +104,18 @@ def _whole_percent(row: ComparedRow, metric: str, seeds: frozenset[int]) -> str:
 # --- with statistics ------------------------------------------------------------------------------------------------
 
 
-def verdicts(comparison: ComparedGroup) -> list[str]:
+def verdicts(comparison: Group) -> list[str]:
     """Return the results of tests: of the stated contrasts, or of the leading row, and all rows against the paper."""
     if comparison.contrasts:
-        tested = [
-            _difference_verdict(one.name, one.found, one.corrected, one.tests)
-            for one in comparison.contrasts
-            if one.tested and one.found is not None
-        ]
+        tested = [_difference_verdict(one) for one in comparison.contrasts if one.tests and one.found]
         return [*tested, *_diverged(comparison)]
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
-def _lead_verdicts(comparison: ComparedGroup) -> list[str]:
+def _lead_verdicts(comparison: Group) -> list[str]:
     """Compare the leading row with the best other row, and with FedAvg if that is another."""
     lead, rivals = comparison.leading, main_rivals(comparison)
-    if len(comparison.rows) == 1:
+    if len(comparison.rows) < 2:
         return []
     if lead is None or not lead.runs:
         return [NO_RESULT]
@@ -130,8 +123,7 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[str]:
         return [f"{lead.name} is not compared: no row but central training has a finished run at the same seeds."]
     found = []
     for row in rivals:
-        name = f"{lead.name} − {row.name}" + (", the best other row" if row is rivals[0] else "")
-        verdict = _difference_verdict(name, row.tests["best"].paired, row.tests["best"].corrected, comparison.tests)
+        verdict = _difference_verdict(row.tests["best"], ", the best other row" if row is rivals[0] else "")
         quarter = row.tests["last_quarter"].paired if "last_quarter" in row.tests else None
         if quarter is not None and quarter.p is not None:  # single rounds vary, a mean over many of them less
             evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
@@ -140,25 +132,21 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[str]:
     return found
 
 
-def _difference_verdict(name: str, found: Paired, corrected: float | None, tests: int) -> str:
+def _difference_verdict(one: Contrast, more: str = "") -> str:
     """Return a difference with its evidence, whether it is established, and otherwise how many seeds it would need."""
+    found = one.paired
     evidence = [f"n{NO_BREAK}={NO_BREAK}{found.n}"]
     if found.p is not None and found.size is not None:
         evidence += [_interval(found), f"paired t-test {p_value(found.p)}"]
         evidence.append(f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}")
-    if corrected is not None:
-        evidence.append(f"{p_value(corrected)} after Holm’s correction over {format_count(tests, 'test')}")
-    result = f"{name}: {_points(found)} of macro-F1 ({', '.join(evidence)})."
-    if _holds(corrected, found):
+    if one.corrected is not None:
+        evidence.append(f"{p_value(one.corrected)} after Holm’s correction over {format_count(one.tests, 'test')}")
+    result = f"{one.name}{more}: {_points(found)} of macro-F1 ({', '.join(evidence)})."
+    if one.established:
         return f"{result} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
-    seeds = count_seeds_needed(found, tests)
-    needed = f" Seeds needed for 80{NO_BREAK}% power at this size and level {LEVEL}/{tests}: {seeds}." if seeds else ""
+    level, seeds = f"level {LEVEL}/{one.tests}", count_seeds_needed(one)
+    needed = f" Seeds needed for 80{NO_BREAK}% power at this size and {level}: {seeds}." if seeds else ""
     return f"{result} The difference is not established.{needed}"
-
-
-def _holds(corrected: float | None, found: Paired | None) -> bool:
-    """Return whether a difference is established: p after correction is small, from enough seeds."""
-    return corrected is not None and corrected < LEVEL and found is not None and found.n >= MIN_SEEDS
 
 
 def _points(found: Paired) -> str:
@@ -169,29 +157,28 @@ def _interval(found: Paired) -> str:
     return f"95{NO_BREAK}% interval {format_interval(found, points)}"
 
 
-def count_seeds_needed(found: Paired, tests: int) -> str:
+def count_seeds_needed(contrast: Contrast) -> str:
     """Return how many seeds would show a difference of this size; "" if the lead is not ahead or it is unknown.
 
     Two seeds do not show how much differences vary.
     """
+    found = contrast.paired
     if found.size is None or found.mean <= 0 or found.n < MIN_SEEDS:
         return ""
-    seeds = seeds_needed(found.size, LEVEL / max(tests, 1))
+    seeds = seeds_needed(found.size, LEVEL / max(contrast.tests, 1))
     return f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
 
 
-def _diverged(comparison: ComparedGroup) -> list[str]:
+def _diverged(comparison: Group) -> list[str]:
     """Return a sentence for each diverged run, with the score with which it counts."""
     return [
-        f"{row.name} diverged at seed {result.seed} and counts there with a macro-F1 of "
-        f"{percent(result.last[HEADLINE_METRIC])} of 100."
+        f"{row.name} diverged at seed {seed} and counts there with a macro-F1 of {percent(score)} of 100."
         for row in comparison.rows
-        for result in row.missing
-        if result.last is not None
+        for seed, score in row.diverged.items()
     ]
 
 
-def _paper_verdicts(comparison: ComparedGroup) -> list[str]:
+def _paper_verdicts(comparison: Group) -> list[str]:
     """Name the rows that differ most surely from the paper; [] without a row of enough seeds."""
     found = []
     for row in comparison.rows:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal
 from fedbm.errors import FedBMError
 from fedbm.report.document import Gallery
 from fedbm.report.figures.svg import data_uri
-from fedbm.report.grouping import Group
 from fedbm.runs.run_view import RunView
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from fedbm.report.group import Group
 
 COLUMNS = 8
 MIN_SMOOTH_TILE = 64  # pixels; smaller tiles are enlarged with hard edges, so that blur does not look like detail
