@@ -54,6 +54,8 @@ def test_what_commands_write_into_the_folder_is_not_a_class(tmp_path, names) -> 
 
 
 def test_folders_of_these_names_with_images_are_classes(tmp_path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "config.toml").write_text("")
     for name in ("runs", "inspect-x", "cat"):
         save(tmp_path / name / "1.png")
     assert detect(tmp_path).scan().classes == ("cat", "inspect-x", "runs")

@@ -177,7 +177,7 @@ def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple
         wrong = labels[first := numbers.index(-1)]
         raise FedBMError(
             f"the label of image {first} is {wrong}{did_you_mean(str(wrong), names)}, but it must be 0 to "
-            f"{len(names) - 1} or a name in classes"
+            f"{max(len(names) - 1, 0)} or a name in classes"
         )
     return names, np.array(numbers, dtype=np.int64)
 

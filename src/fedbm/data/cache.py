@@ -35,7 +35,7 @@ MAX_RENAMES = 10  # another process may write the same folder at the same time
 _STALE_SECONDS = 24 * 60 * 60  # a temporary folder of this age belongs to a process that was killed
 
 
-class DamagedError(Exception):
+class DamagedError(FedBMError):
     """A prepared folder does not match its manifest."""
 
 
