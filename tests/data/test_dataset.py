@@ -415,7 +415,7 @@ def test_skipped_files_are_noted_and_must_not_empty_a_class(folder, cache) -> No
     for i in range(10):
         (folder / "z-line" / f"{i}.png").write_bytes(b"" if i >= 5 else (folder / "z-line/0.png").read_bytes())
     data = load(folder, size=16, cache=cache, on_bad_file="skip")
-    assert data.notes[-1] == "skipped unreadable images: 5, the first is z-line/5.png"
+    assert "skipped unreadable images: 5, the first is z-line/5.png" in data.notes
     assert load(folder, size=16, cache=cache, on_bad_file="skip").notes == data.notes
     for i in range(4):
         (folder / "z-line" / f"{i}.png").write_bytes(b"")

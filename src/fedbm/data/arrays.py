@@ -67,11 +67,9 @@ def from_arrays(
     index = SampleIndex(names, numbers, codes, ids, lambda: enumerate(squeezed), texts)
     chosen, notes = choose_split(index, "auto", None, split_seed, name)
     if (height, width, depth) != (side, side, channels or depth):
-        pixels = decode_images(index, side, channels or depth).images
-    notes += tuple(describe_enlarging(name, max(height, width), side))
-    found = checksum(names, pixels, numbers, chosen)
-    prepared = Decoded(pixels, replace(index, split=chosen, notes=notes), skipped=(), checksum=found)
-    return make_dataset(name, prepared, concepts or {})
+        pixels, index, _ = decode_images(index, side, channels or depth)
+    index = replace(index, split=chosen, notes=index.notes + notes)
+    return make_dataset(name, Decoded(pixels, index, checksum(names, pixels, numbers, chosen)), concepts or {})
 
 
 def from_torch(
@@ -125,7 +123,7 @@ def from_torch(
         labels.append(np.asarray(item[1]).item())
     names = getattr(dataset, "classes", None) if classes is None else classes
     made = from_arrays(np.stack(images), labels, names, **{"name": "torch", **more})
-    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, largest, made.shape[1])))
+    return replace(made, notes=(*made.notes, *describe_enlarging(largest, made.shape[1])))
 
 
 def _image_pixels(image: Any, what: str) -> NDArray[np.uint8]:

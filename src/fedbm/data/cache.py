@@ -74,14 +74,14 @@ def open_prepared(folder: Path, verify: bool) -> Decoded:
             catalog_name=manifest["catalog_name"],
             notes=tuple(manifest["notes"]),
         )
-        return Decoded(images, index, tuple(manifest["skipped"]), checksum=manifest["checksum"])
+        return Decoded(images, index, manifest["checksum"])
     except (FedBMError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"it cannot be read: {error}") from error
 
 
 def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any]) -> None:
     """Write *folder*, replacing a damaged one. If another process has written an intact one, keep it."""
-    images, index = decoded.images, decoded.index
+    images, index, _ = decoded
     assert index.split is not None
     arrays: dict[str, NDArray[Any]] = {
         "images": images,
@@ -109,7 +109,6 @@ def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any]) 
             "files": files,
             "checksum": checksum(index.classes, images, index.labels, index.split),
             "notes": list(index.notes),
-            "skipped": decoded.skipped,
         }
         write_json(temporary / "manifest.json", manifest)
         _publish(temporary, folder)

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +35,11 @@ _BATCH = 32  # images per thread
 _TRAITS = np.dtype([("side", np.int64), ("pages", np.int64), ("is_scaled", np.bool_)])
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(NamedTuple):
     """Decoded images and the index of their samples, without skipped ones."""
 
     images: NDArray[np.uint8]  # [n, H, W, C]
     index: SampleIndex
-    skipped: tuple[str, ...]  # ids of the samples that could not be decoded
-    largest: int = 0  # longer side of the largest image in its file, in pixels
     checksum: str = ""  # of a prepared copy; see cache.checksum()
 
 
@@ -163,13 +160,16 @@ def decode_images(
         )
     if value_range and not traits["is_scaled"].any():
         raise FedBMError("value_range has no effect, because no image is grey with more than 8 bits: remove it")
+    notes = list(index.notes)
+    if index.catalog_name is None:  # some images of the catalogue are enlarged on purpose
+        notes += describe_enlarging(int(traits["side"].max()), size)
     if several := int((traits["pages"] > 1).sum()):
-        index = replace(index, notes=(*index.notes, f"TIFF files of which only the first page is used: {several}"))
-    largest = int(traits["side"].max(initial=0))
-    if not problems:
-        return Decoded(images, index, (), largest)
-    good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
-    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)), largest)
+        notes.append(f"TIFF files of which only the first page is used: {several}")
+    if problems:
+        notes.append(f"skipped unreadable images: {len(problems)}, the first is {index.ids[min(problems)]}")
+        good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
+        images, index = images[good], index.select(good)
+    return Decoded(images, replace(index, notes=tuple(notes)))
 
 
 def round_up_size(side: int) -> int:
@@ -177,10 +177,10 @@ def round_up_size(side: int) -> int:
     return max(16, -(-side // 4) * 4)
 
 
-def describe_enlarging(name: str, side: int, size: int) -> Iterator[str]:
+def describe_enlarging(side: int, size: int) -> Iterator[str]:
     """Yield a note if images with longer sides of at most *side* pixels were enlarged to *size*."""
     if (better := round_up_size(side)) < size:
         yield (
-            f"the images of {name} were enlarged from at most {side} to {size} pixels: size = {better} "
-            f"(--size {better}) saves memory and time"
+            f"images were enlarged from at most {side} to {size} pixels: size = {better} (--size {better}) saves "
+            "memory and time"
         )

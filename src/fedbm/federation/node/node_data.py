@@ -109,4 +109,4 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
         ids=[f"image {i}" for i in range(len(samples))],
         stream=lambda: enumerate(images),
     )
-    write_prepared(folder, Decoded(images, index, skipped=()), {"share": dataset.name})
+    write_prepared(folder, Decoded(images, index), {"share": dataset.name})
