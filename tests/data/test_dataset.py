@@ -217,7 +217,7 @@ def move_a_sample(place: Path) -> None:
         move_a_sample,
     ],
 )
-def test_a_damaged_cache_entry_is_rebuilt_with_a_note(folder, cache, damage) -> None:
+def test_a_damaged_cache_entry_is_rebuilt(folder, cache, damage) -> None:
     first = load(folder, size=16, cache=cache)
     images = np.array(first.images)  # a truncated memory-mapped file must not be accessed again
     damage(only_entry(cache))

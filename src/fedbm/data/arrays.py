@@ -66,10 +66,12 @@ def from_arrays(
     squeezed = pixels if depth == 3 else pixels[..., 0]
     index = SampleIndex(names, numbers, codes, ids, lambda: enumerate(squeezed), texts)
     chosen, notes = choose_split(index, "auto", None, split_seed, name)
+    made = Decoded(pixels, index)
     if (height, width, depth) != (side, side, channels or depth):
-        pixels, index, _ = decode_images(index, side, channels or depth)
-    index = replace(index, split=chosen, notes=index.notes + notes)
-    return make_dataset(name, Decoded(pixels, index, checksum(names, pixels, numbers, chosen)), concepts or {})
+        made = decode_images(index, side, channels or depth)
+    index = replace(made.index, split=chosen, notes=made.index.notes + notes)
+    found = checksum(names, made.images, numbers, chosen)
+    return make_dataset(name, Decoded(made.images, index, found), concepts or {})
 
 
 def from_torch(

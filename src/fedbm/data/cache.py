@@ -81,7 +81,7 @@ def open_prepared(folder: Path, verify: bool) -> Decoded:
 
 def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any]) -> None:
     """Write *folder*, replacing a damaged one. If another process has written an intact one, keep it."""
-    images, index, _ = decoded
+    images, index = decoded.images, decoded.index
     assert index.split is not None
     arrays: dict[str, NDArray[Any]] = {
         "images": images,

@@ -204,9 +204,9 @@ def load(
         choose_split(index, split, group, split_seed, name)
         side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
         choose_statistics(entry, depth, mean, std)
-        images, index, _ = decode_images(index, side, depth, on_bad_file, progress, value_range)
-        chosen, notes = choose_split(index, split, group, split_seed, name)
-        return Decoded(images, replace(index, split=chosen, notes=index.notes + notes))
+        decoded = decode_images(index, side, depth, on_bad_file, progress, value_range)
+        chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
+        return replace(decoded, index=replace(decoded.index, split=chosen, notes=decoded.index.notes + notes))
 
     settings = {
         "format": FORMAT,

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ _BATCH = 32  # images per thread
 _TRAITS = np.dtype([("side", np.int64), ("pages", np.int64), ("is_scaled", np.bool_)])
 
 
-class Decoded(NamedTuple):
+@dataclass(frozen=True)
+class Decoded:
     """Decoded images and the index of their samples, without skipped ones."""
 
     images: NDArray[np.uint8]  # [n, H, W, C]
