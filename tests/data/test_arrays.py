@@ -76,6 +76,7 @@ def test_size_channels_columns_split_and_concepts() -> None:
     made = from_arrays(IMAGES, [NAMES[k] for k in LABELS], size=32, channels=1, **options)
     assert (made.shape, made.classes, made.concepts) == ((1, 32, 32), NAMES, ("cyst", "a colonic polyp"))
     assert made.split.tolist() == [0, 0, 1, 2] * 5
+    assert (from_arrays(IMAGES, LABELS, split=np.array([0.0, 0.0, 1.0, 2.0] * 5)).split == made.split).all()
     assert made.columns["patient"].tolist() == patients
     assert any("enlarged from at most 16 to 32" in note for note in made.notes)
     assert any("values of patient are in more than one" in note for note in made.notes)

@@ -217,7 +217,7 @@ def move_a_sample(place: Path) -> None:
         move_a_sample,
     ],
 )
-def test_a_damaged_cache_entry_is_rebuilt_with_a_note(folder, cache, damage) -> None:
+def test_a_damaged_cache_entry_is_rebuilt(folder, cache, damage) -> None:
     first = load(folder, size=16, cache=cache)
     images = np.array(first.images)  # a truncated memory-mapped file must not be accessed again
     damage(only_entry(cache))
@@ -415,7 +415,7 @@ def test_skipped_files_are_noted_and_must_not_empty_a_class(folder, cache) -> No
     for i in range(10):
         (folder / "z-line" / f"{i}.png").write_bytes(b"" if i >= 5 else (folder / "z-line/0.png").read_bytes())
     data = load(folder, size=16, cache=cache, on_bad_file="skip")
-    assert data.notes[-1] == "skipped unreadable images: 5, the first is z-line/5.png"
+    assert "skipped unreadable images: 5, the first is z-line/5.png" in data.notes
     assert load(folder, size=16, cache=cache, on_bad_file="skip").notes == data.notes
     for i in range(4):
         (folder / "z-line" / f"{i}.png").write_bytes(b"")

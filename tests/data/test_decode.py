@@ -166,8 +166,10 @@ def test_values_without_a_usual_range_need_one() -> None:
         decode_image(large, 16, 1)
 
 
-def test_a_value_range_without_order_is_refused(tmp_path) -> None:
+def test_a_value_range_without_effect_or_order_is_refused(tmp_path) -> None:
     flat_folder(tmp_path / "pets")
+    with pytest.raises(FedBMError, match="value_range has no effect, because no image is grey with more than 8 bits"):
+        load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
     for wrong, shown in (((5, 1), "5,1"), ((0, float("inf")), "0,inf")):
         with pytest.raises(FedBMError, match=f"value_range must be LOW,HIGH, such as 0,4095, not {shown}"):
             load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=wrong)
@@ -189,3 +191,4 @@ def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:
     pages[0].save(tmp_path / "pets" / "cat" / "stack.tif", save_all=True, append_images=pages[1:])
     data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
     assert data.images[3, 0, 0, 0] == 50
+    assert "TIFF files of which only the first page is used: 1" in data.notes

@@ -99,6 +99,13 @@ def test_hidden_files_are_ignored(tmp_path) -> None:
     assert len(set(scan(tmp_path).columns["writer"])) == 3
 
 
+def test_copies_of_the_samples_in_other_folders_are_refused(tmp_path) -> None:
+    """LEAF's own data folder contains all_data, train and test with the same samples."""
+    write(make(tmp_path, 10) / "all_data" / "0.json", {"f0000_00": user([0])})
+    with pytest.raises(FedBMError, match="has the folders all_data, test, train"):
+        detect(tmp_path)
+
+
 def test_a_json_file_next_to_images_is_not_femnist(tmp_path) -> None:
     save(tmp_path / "0.png")
     (tmp_path / "labels.json").write_text("{}")

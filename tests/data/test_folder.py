@@ -29,7 +29,7 @@ def test_a_folder_with_splits_is_read_in_order(tmp_path) -> None:
     assert index.split.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert index.ids[:3] == ["Train/a/x.PnG", "Train/b/1.jpeg", "Train/b/2.JPG"]
     assert shades(decoded)[:3] == pytest.approx([50, 100, 200], abs=1)
-    assert decoded.skipped == ()
+    assert index.notes == ("ignored files that are not images of a class: 1 (readme.txt)",)
 
 
 def test_a_folder_of_classes_has_no_split(tmp_path) -> None:
@@ -54,6 +54,8 @@ def test_what_commands_write_into_the_folder_is_not_a_class(tmp_path, names) -> 
 
 
 def test_folders_of_these_names_with_images_are_classes(tmp_path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "config.toml").write_text("")
     for name in ("runs", "inspect-x", "cat"):
         save(tmp_path / name / "1.png")
     assert detect(tmp_path).scan().classes == ("cat", "inspect-x", "runs")
@@ -76,7 +78,7 @@ def test_names_that_are_not_utf8_are_escaped(tmp_path) -> None:
         Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xff.png")).write_bytes(b"bad")
     except OSError:
         pytest.skip("this file system allows only UTF-8 names")
-    assert read_at(tmp_path, on_bad_file="skip").skipped == ("cat/\\xff.png",)
+    assert read_at(tmp_path, on_bad_file="skip").index.notes[-1].endswith(": 1, the first is cat/\\xff.png")
 
 
 def test_bad_files_are_refused_or_skipped(tmp_path) -> None:
@@ -86,7 +88,7 @@ def test_bad_files_are_refused_or_skipped(tmp_path) -> None:
     with pytest.raises(FedBMError, match=r'2 of 8 images .* first is cat/3.jpg \(.*truncated.*on_bad_file = "skip"'):
         read_at(tmp_path)
     decoded = read_at(tmp_path, on_bad_file="skip")
-    assert decoded.skipped == ("cat/3.jpg", "dog/letter")
+    assert decoded.index.notes[-1] == "skipped unreadable images: 2, the first is cat/3.jpg"
     assert decoded.index.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
     assert len(decoded.index.ids) == 6
@@ -97,9 +99,9 @@ def test_circular_links_are_bad_files(tmp_path) -> None:
     (tmp_path / "cat" / "self.png").symlink_to(tmp_path / "cat" / "self.png")
     with pytest.raises(FedBMError, match=r"1 of 7 images .* the first is cat/self.png"):
         read_at(tmp_path)
-    assert read_at(tmp_path, on_bad_file="skip").skipped == ("cat/self.png",)
+    assert read_at(tmp_path, on_bad_file="skip").index.notes[-1].endswith(": 1, the first is cat/self.png")
     (tmp_path / "cat" / "up").symlink_to(tmp_path, target_is_directory=True)
-    assert read_at(tmp_path, on_bad_file="skip").skipped == ("cat/self.png",)
+    assert read_at(tmp_path, on_bad_file="skip").index.notes[-1].endswith(": 1, the first is cat/self.png")
 
 
 def test_fingerprint_changes_with_the_content(tmp_path) -> None:

@@ -242,6 +242,9 @@ def test_windows_separators_and_missing_endings_are_understood(tmp_path) -> None
     decoded = read_at(make(tmp_path, [row.replace(".png", "") for row in ROWS]))
     assert decoded.index.ids == [f"images/{i}.png" for i in range(6)]
     assert shades(decoded) == list(range(6))
+    for i, ending in enumerate((".JPG", ".dicom", ".png", ".TIFF", ".dcm", ".bmp")):
+        (tmp_path / "images" / f"{i}.png").rename(tmp_path / "images" / f"{i}{ending}")
+    assert scan(tmp_path / "table.csv").ids[:2] == ["images/0.JPG", "images/1.dicom"]
 
 
 def test_if_no_file_exists_the_error_says_where_they_were_looked_for(tmp_path) -> None:

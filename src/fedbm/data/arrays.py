@@ -66,12 +66,12 @@ def from_arrays(
     squeezed = pixels if depth == 3 else pixels[..., 0]
     index = SampleIndex(names, numbers, codes, ids, lambda: enumerate(squeezed), texts)
     chosen, notes = choose_split(index, "auto", None, split_seed, name)
+    made = Decoded(pixels, index)
     if (height, width, depth) != (side, side, channels or depth):
-        pixels = decode_images(index, side, channels or depth).images
-    notes += tuple(describe_enlarging(name, max(height, width), side))
-    found = checksum(names, pixels, numbers, chosen)
-    prepared = Decoded(pixels, replace(index, split=chosen, notes=notes), skipped=(), checksum=found)
-    return make_dataset(name, prepared, concepts or {})
+        made = decode_images(index, side, channels or depth)
+    index = replace(made.index, split=chosen, notes=made.index.notes + notes)
+    found = checksum(names, made.images, numbers, chosen)
+    return make_dataset(name, Decoded(made.images, index, found), concepts or {})
 
 
 def from_torch(
@@ -125,7 +125,7 @@ def from_torch(
         labels.append(np.asarray(item[1]).item())
     names = getattr(dataset, "classes", None) if classes is None else classes
     made = from_arrays(np.stack(images), labels, names, **{"name": "torch", **more})
-    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, largest, made.shape[1])))
+    return replace(made, notes=(*made.notes, *describe_enlarging(largest, made.shape[1])))
 
 
 def _image_pixels(image: Any, what: str) -> NDArray[np.uint8]:
@@ -177,7 +177,7 @@ def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple
         wrong = labels[first := numbers.index(-1)]
         raise FedBMError(
             f"the label of image {first} is {wrong}{did_you_mean(str(wrong), names)}, but it must be 0 to "
-            f"{len(names) - 1} or a name in classes"
+            f"{max(len(names) - 1, 0)} or a name in classes"
         )
     return names, np.array(numbers, dtype=np.int64)
 

@@ -35,7 +35,7 @@ MAX_RENAMES = 10  # another process may write the same folder at the same time
 _STALE_SECONDS = 24 * 60 * 60  # a temporary folder of this age belongs to a process that was killed
 
 
-class DamagedError(Exception):
+class DamagedError(FedBMError):
     """A prepared folder does not match its manifest."""
 
 
@@ -74,7 +74,7 @@ def open_prepared(folder: Path, verify: bool) -> Decoded:
             catalog_name=manifest["catalog_name"],
             notes=tuple(manifest["notes"]),
         )
-        return Decoded(images, index, tuple(manifest["skipped"]), checksum=manifest["checksum"])
+        return Decoded(images, index, manifest["checksum"])
     except (FedBMError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"it cannot be read: {error}") from error
 
@@ -109,7 +109,6 @@ def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any]) 
             "files": files,
             "checksum": checksum(index.classes, images, index.labels, index.split),
             "notes": list(index.notes),
-            "skipped": decoded.skipped,
         }
         write_json(temporary / "manifest.json", manifest)
         _publish(temporary, folder)

@@ -17,7 +17,7 @@ from fedbm.config.options import DataOptions, check
 from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes
-from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images, describe_enlarging
+from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
@@ -206,8 +206,6 @@ def load(
         choose_statistics(entry, depth, mean, std)
         decoded = decode_images(index, side, depth, on_bad_file, progress, value_range)
         chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
-        if size or entry is not CATALOG.get(entry.name):  # the catalogue enlarges some images on purpose
-            notes += tuple(describe_enlarging(name, decoded.largest, side))
         return replace(decoded, index=replace(decoded.index, split=chosen, notes=decoded.index.notes + notes))
 
     settings = {
@@ -236,9 +234,6 @@ def make_dataset(
     index = prepared.index
     assert index.split is not None
     entry, notes = _match_entry(name, index, concepts)
-    notes += index.notes
-    if prepared.skipped:
-        notes.append(f"skipped unreadable images: {len(prepared.skipped)}, the first is {prepared.skipped[0]}")
     mean, std = choose_statistics(entry, prepared.images.shape[3], mean, std)
     return Dataset(
         name=entry.name,
@@ -254,7 +249,7 @@ def make_dataset(
         vflip=entry.vflip,
         recommends=entry.recommends,
         checksum=prepared.checksum,
-        notes=tuple(notes),
+        notes=(*notes, *index.notes),
         ids=text_array(index.ids),
         columns=index.columns,
     )

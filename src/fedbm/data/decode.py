@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -31,6 +31,8 @@ MAX_16_BIT = 2**16 - 1
 _MODES = {1: "L", 3: "RGB"}
 _FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
 _BATCH = 32  # images per thread
+# of an image in its file: longer side, pages, and whether its grey values were scaled to 8 bits
+_TRAITS = np.dtype([("side", np.int64), ("pages", np.int64), ("is_scaled", np.bool_)])
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,6 @@ class Decoded:
 
     images: NDArray[np.uint8]  # [n, H, W, C]
     index: SampleIndex
-    skipped: tuple[str, ...]  # ids of the samples that could not be decoded
-    largest: int = 0  # longer side of the largest image before it was resized, in pixels
     checksum: str = ""  # of a prepared copy; see cache.checksum()
 
 
@@ -69,10 +69,11 @@ def _ignore_warnings() -> Iterator[None]:
 
 def _decode(
     source: Encoded | Frame, size: int, channels: int, value_range: ValueRange
-) -> tuple[NDArray[np.uint8], int]:
-    """Return the image, and the longer side of the image in its file."""
+) -> tuple[NDArray[np.uint8], tuple[int, int, bool]]:
+    """Return the image and its _TRAITS."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    pages, is_scaled = 1, False
     try:
         number = None
         if isinstance(source, Frame):
@@ -84,11 +85,13 @@ def _decode(
         elif number is not None or is_dicom(source):
             pixels, ends = read_frame(source, number, value_range)
             image = Image.fromarray(_scale(pixels, *ends) if ends else pixels.astype(np.uint8))
+            is_scaled = ends is not None
         else:
             content = io.BytesIO(source) if isinstance(source, bytes) else source
             with Image.open(content, formats=_FORMATS) as opened:
                 # Decode a large JPEG at reduced size, but at least twice the target. A smaller size would be visible.
                 opened.draft(None, (2 * size, 2 * size))
+                pages = getattr(opened, "n_frames", 1) if opened.format == "TIFF" else 1
                 image = ImageOps.exif_transpose(opened)
         if image.mode.startswith(("I", "F")):  # grey of 16 or 32 bits, which convert() would clip at 255
             values = np.asarray(image)
@@ -99,12 +102,13 @@ def _decode(
                     f"values from {low:g} to {high:g}, which need --value-range LOW,HIGH if they are numbers"
                 )
             image = Image.fromarray(_scale(values, *value_range) if value_range else (values >> 8).astype(np.uint8))
+            is_scaled = True
         side = max(image.size)
         if image.mode != _MODES[channels]:
             image = image.convert(_MODES[channels])
         if image.size != (size, size):
             image = image.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(image).reshape(size, size, channels), side
+        return np.asarray(image).reshape(size, size, channels), (side, pages, is_scaled)
     except (DecodeError, MemoryError):
         raise
     except UnidentifiedImageError as error:
@@ -132,12 +136,12 @@ def decode_images(
     except MemoryError as error:
         raise FedBMError(f"{count} images of {size}×{size} do not fit into memory: use a smaller size") from error
     problems: dict[int, str] = {}
-    sides = np.zeros(count, dtype=np.int64)  # before resizing
+    traits = np.zeros(count, dtype=_TRAITS)
 
     def decode_one(sample: tuple[int, Encoded | Frame]) -> None:
         i, encoded = sample
         try:
-            images[i], sides[i] = _decode(encoded, size, channels, value_range)
+            images[i], traits[i] = _decode(encoded, size, channels, value_range)
         except DecodeError as error:
             problems[i] = str(error)
 
@@ -149,17 +153,24 @@ def decode_images(
                 done += 1
                 if progress:
                     progress(done, count)
-    largest = int(sides.max(initial=0))
-    if not problems:
-        return Decoded(images, index, (), largest)
-    if on_bad_file == "refuse":
+    if problems and on_bad_file == "refuse":
         raise FedBMError(
             f"{len(problems)} of {count} images cannot be read, the first is {index.ids[min(problems)]} "
             f"({problems[min(problems)]}): use JPEG, PNG, TIFF, BMP, WebP or DICOM, repair or remove them, or use "
             'on_bad_file = "skip" (--on-bad-file skip)'
         )
-    good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
-    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)), largest)
+    if value_range and not traits["is_scaled"].any():
+        raise FedBMError("value_range has no effect, because no image is grey with more than 8 bits: remove it")
+    notes = list(index.notes)
+    if index.catalog_name is None:  # some images of the catalogue are enlarged on purpose
+        notes += describe_enlarging(int(traits["side"].max()), size)
+    if several := int((traits["pages"] > 1).sum()):
+        notes.append(f"TIFF files of which only the first page is used: {several}")
+    if problems:
+        notes.append(f"skipped unreadable images: {len(problems)}, the first is {index.ids[min(problems)]}")
+        good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
+        images, index = images[good], index.select(good)
+    return Decoded(images, replace(index, notes=tuple(notes)))
 
 
 def round_up_size(side: int) -> int:
@@ -167,10 +178,10 @@ def round_up_size(side: int) -> int:
     return max(16, -(-side // 4) * 4)
 
 
-def describe_enlarging(name: str, side: int, size: int) -> Iterator[str]:
+def describe_enlarging(side: int, size: int) -> Iterator[str]:
     """Yield a note if images with longer sides of at most *side* pixels were enlarged to *size*."""
     if (better := round_up_size(side)) < size:
         yield (
-            f"the images of {name} were enlarged from at most {side} to {size} pixels: size = {better} "
-            f"(--size {better}) saves memory and time"
+            f"images were enlarged from at most {side} to {size} pixels: size = {better} (--size {better}) saves "
+            "memory and time"
         )

@@ -30,7 +30,7 @@ _GROUP_COLUMNS = ("patient", "subject", "lesion", "writer", "user")
 
 def parse_split(values: Sequence[object], where: str) -> NDArray[np.uint8]:
     """Return the numbers of the subsets that a column of *where* contains as words or numbers."""
-    words = [str(value).lower() for value in values]
+    words = [str(value).lower().removesuffix(".0") for value in values]
     if wrong := [number for number, word in enumerate(words) if word not in _CODES]:
         word = words[wrong[0]]
         raise FedBMError(

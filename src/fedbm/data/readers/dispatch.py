@@ -15,7 +15,7 @@ import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers import femnist, folder, npz, table
-from fedbm.data.readers.file_tree import FileTree, file_stamp, open_folder, open_tar, open_zip
+from fedbm.data.readers.file_tree import IMAGE_ENDINGS, FileTree, file_stamp, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source, load_bytes
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of
@@ -108,7 +108,9 @@ def _find_reader(path: Path, seed: int) -> Source:
         return _find_arrays(path, seed)
     tree = _open_tree(path)
     json_files = sorted(file for file in tree.files if file.lower().endswith(".json"))
-    if path.is_dir() and json_files and not tree.images():
+    has_images = any(file.lower().endswith(IMAGE_ENDINGS) for file in tree.files)
+    # LEAF also writes copies of the same samples into other folders, such as all_data.
+    if path.is_dir() and json_files and not has_images and tree.folders <= {"train", "test"}:
         return femnist.find_leaf({path / file: tree.files[file] for file in json_files}, str(path), seed)
     for file in tree.files:
         if file.lower() in _HAM10000_TABLES:

@@ -6,6 +6,7 @@ that are not images are reported when they are decoded. Files in deeper folders 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from posixpath import basename
 
@@ -18,13 +19,13 @@ from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
 
 LAYOUT = "one folder of images per class, directly or inside train, val and test"
-WRITTEN = ("lock", "config.toml", "inspect.json")  # in the folders of runs and inspections
+# Commands that are called in the folder write runs and inspections into it.
+WRITTEN = re.compile(r"(runs/[^/]+/(lock|config\.toml)|inspect-[^/]*/inspect\.json)")
 
 
 def find(tree: FileTree) -> Source:
     """Return the samples, sorted by subset, class and file name."""
-    # Commands that are called in the folder write into it.
-    written = {path.partition("/")[0] for path in tree.files if basename(path) in WRITTEN}
+    written = {path.partition("/")[0] for path in tree.files if WRITTEN.fullmatch(path)}
     files = [path for path in tree.files if path.partition("/")[0] not in written]
     tops = {path.partition("/")[0] for path in tree.folders} - written
     code_of = _find_subsets(tree.where, sorted(tops))

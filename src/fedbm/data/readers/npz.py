@@ -49,16 +49,14 @@ class Npz:
 
     def image_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array of images [n,H,W] or [n,H,W,3]."""
-        with self._open(name) as (_, shape, _, dtype):
+        with self._open(name) as (_, shape, dtype):
             valid = len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)
             self.require(valid and dtype == np.uint8 and all(shape[1:]), f"{name} are {dtype} {shape}")
             return shape
 
     def rows(self, name: str) -> Iterator[NDArray[np.uint8]]:
         """Yield the images of a uint8 array [n, …], reading one at a time."""
-        with self._open(name) as (stream, shape, columns_first, _):
-            if columns_first:
-                raise ValueError(f"{name} is stored column by column, save it as np.ascontiguousarray({name})")
+        with self._open(name) as (stream, shape, _):
             length = int(np.prod(shape[1:]))
             for _ in range(shape[0]):
                 yield np.frombuffer(stream.read(length), dtype=np.uint8).reshape(shape[1:])
@@ -69,12 +67,15 @@ class Npz:
             raise FedBMError(f"{self.path} has the wrong content: {problem}; it must contain {self.layout}")
 
     @contextmanager
-    def _open(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
-        """Yield a stream after the header of an array, its shape, whether columns are stored first, and its type."""
+    def _open(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]]:
+        """Yield a stream after the header of an array, its shape and its type."""
         with self._explain_errors(), zipfile.ZipFile(self.path) as file, file.open(f"{name}.npy") as stream:
             version = np.lib.format.read_magic(stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            yield stream, *read(stream)
+            shape, has_columns_first, dtype = read(stream)
+            if has_columns_first:
+                raise ValueError(f"{name} is stored column by column, save it as np.ascontiguousarray({name})")
+            yield stream, shape, dtype
 
     def _explain_errors(self) -> AbstractContextManager[None]:
         return explain_damage(self.path, f"it must contain {self.layout}")

@@ -27,7 +27,7 @@ from fedbm.utils.io import digest_of
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".xlsx")
 _PACKAGES = {".parquet": 'pyarrow: pip install "fedbm[parquet]"', ".xlsx": 'openpyxl: pip install "fedbm[excel]"'}
-_IMAGE_ENDINGS = (*IMAGE_ENDINGS, ".dcm")
+_IMAGE_ENDINGS = (*IMAGE_ENDINGS, ".dcm", ".dicom", ".ima")
 
 Table = Mapping[str, Sequence[str]]  # columns by name, all of one length
 
@@ -135,7 +135,8 @@ def _find_near_table(path: Path, names: Sequence[str]) -> list[str]:
     for name in names:
         if not (path.parent / name).exists():
             name = name.replace("\\", "/")
-            name += next((ending for ending in _IMAGE_ENDINGS if (path.parent / f"{name}{ending}").exists()), "")
+            endings = (*_IMAGE_ENDINGS, *map(str.upper, _IMAGE_ENDINGS))
+            name += next((ending for ending in endings if (path.parent / f"{name}{ending}").exists()), "")
         found.append(name)
     if not any(os.path.lexists(path.parent / name) for name in found):
         raise FedBMError(

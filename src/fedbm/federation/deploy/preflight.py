@@ -39,12 +39,11 @@ def describe_versions() -> str:
 
 def check_data(node: NodeSettings, data: str) -> str:
     """Read the node's images, prepare them if necessary, and return a line with their numbers."""
-    from fedbm.data.cache import DamagedError
     from fedbm.federation.node.node_data import open_images
 
     try:
         found = open_images(data, node.size, node.channels, verify=True)
-    except (DamagedError, FedBMError) as error:
+    except FedBMError as error:
         remedy = f"If an option helps, run 'fedbm data prepare {data}' with it, and use the folder that it prints"
         raise FedBMError(f"{error}. {remedy}") from error
     train = int((found.split == 0).sum())

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedbm.data.cache import DamagedError, open_prepared, write_prepared
+from fedbm.data.cache import open_prepared, write_prepared
 from fedbm.data.dataset import Dataset, load, make_dataset
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import SampleIndex
@@ -57,7 +57,7 @@ def open_site(
     Raise Refusal if the images are damaged or do not fit the run's classes and shape.
     """
     channels, height, width = shape
-    with refuse_on_error("data", DamagedError, OSError):
+    with refuse_on_error("data", OSError):
         found = open_images(data, height, channels, verify=False)
         status = _file_status(found)  # taken before reading, so that a change during the check is noticed next time
         if known is not None and known.status == status:
@@ -109,4 +109,4 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
         ids=[f"image {i}" for i in range(len(samples))],
         stream=lambda: enumerate(images),
     )
-    write_prepared(folder, Decoded(images, index, skipped=()), {"share": dataset.name})
+    write_prepared(folder, Decoded(images, index), {"share": dataset.name})

@@ -26,11 +26,9 @@ from fedbm.utils.tensor_files import read_tensors
 _BERT = "text.transformer."
 _PROJECTIONS = ("text.proj.0.weight", "text.proj.2.weight")
 
-Tower = Callable[[Tensor, Tensor], Tensor]  # token ids [n,T], mask [n,T] → embeddings [n,D], not yet normalised
 
-
-def load_tower(weights: Path) -> tuple[Tower, int]:
-    """Load the text tower of the file *weights* in float32; also return the number of tokens it can read."""
+def load_tower(tokenizer: Any, weights: Path) -> tuple[Callable[[dict[str, Tensor]], Tensor], int]:
+    """Return a function that encodes a tokenised batch by the text tower of *weights*, and its number of tokens."""
     description = read_json(weights.parent / "open_clip_config.json")
     state = {key: value.float() for key, value in read_tensors(weights).items() if key.startswith("text.")}
     try:
@@ -42,11 +40,12 @@ def load_tower(weights: Path) -> tuple[Tower, int]:
         problem = shorten(str(error), 200, placeholder=" …")
         raise FedBMError(f"{weights.parent} does not contain BiomedCLIP's text tower: {problem}") from error
 
-    def tower(ids: Tensor, mask: Tensor) -> Tensor:
-        cls = bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
+    def read(batch: dict[str, Tensor]) -> Tensor:
+        ids = batch["input_ids"]
+        cls = bert(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).last_hidden_state[:, 0]
         return linear(gelu(linear(cls, first)), second)
 
-    return tower, limit
+    return read, limit
 
 
 def _build_bert(state: dict[str, Tensor], settings: dict[str, Any]) -> Any:

@@ -109,7 +109,7 @@ def _encode_batches(texts: Sequence[str], encoder: Encoder, folder: Path, weight
     load = require_transformers().AutoTokenizer.from_pretrained
     tokenizer = load(str(folder), local_files_only=True, padding_side="right")
     if encoder.pooling == "biomedclip":
-        read, limit = _load_biomedclip(tokenizer, weights)
+        read, limit = load_tower(tokenizer, weights[0])
     else:
         read, limit = _load_model(tokenizer, folder, encoder.pooling)
     rows = []
@@ -124,11 +124,6 @@ def _encode_batches(texts: Sequence[str], encoder: Encoder, folder: Path, weight
             )
         rows.append(read(batch))
     return rows
-
-
-def _load_biomedclip(tokenizer: Any, weights: list[Path]) -> tuple[Reader, int]:
-    tower, limit = load_tower(weights[0])
-    return lambda batch: tower(batch["input_ids"], batch["input_ids"] != tokenizer.pad_token_id), limit
 
 
 def _load_model(tokenizer: Any, folder: Path, pooling: str) -> tuple[Reader, int]:
