@@ -1,8 +1,7 @@
-"""Start a run at the server, follow it to its end, and give nodes their data for a rehearsal."""
+"""Start a run at the server, find out whether it has ended, and give nodes their data for a rehearsal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings,
 from fedbm.federation.deploy.supervisor import check_up, running
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.node_data import write_share
-from fedbm.federation.server.run_status import RunStatus, read_status
 from fedbm.runs.plan import load_dataset, make_partition
 from fedbm.runs.run_config import recommend
 from fedbm.utils.io import write_text
@@ -33,27 +31,16 @@ def start_run(folder: Path, file: Path) -> int:
     return flower.start_run(folder, {"config": str(file.resolve()), "folder": str(folder.resolve())})
 
 
-class Follower:
-    """Show the status of a run at each call; the call returns False once the run is over."""
-
-    def __init__(self, folder: Path, run: int, show: Callable[[RunStatus | None], None]) -> None:
-        self._folder, self._run, self._show = folder, run, show
-        self._status: Any = None  # Flower's, as of the last question
-
-    def __call__(self) -> bool:
-        if flower.SERVER_APP not in running(self._folder):
-            try:
-                self._status = flower.list_runs(self._folder).get(self._run)
-            except FedBMError:
-                check_up(self._folder)  # if the server is up, it is only busy; ask again later
-        self._show(read_status(self._folder))  # after the question, so that the end of a run is shown
-        return self._status is None or self._status.status != "finished"
-
-    def check_completed(self) -> None:
-        """Raise FedBMError unless the run was completed."""
-        if self._status.sub_status != "completed":
-            why = self._status.details or self._status.sub_status
-            raise FedBMError(f"the run was not completed: {why}; the same command resumes it from its last checkpoint")
+def find_end(folder: Path, run: int) -> Any:
+    """Return Flower's status of a run that has ended, or None if it has not, or the SuperLink is too busy to answer."""
+    if flower.SERVER_APP in running(folder):
+        return None
+    try:
+        status = flower.list_runs(folder).get(run)
+    except FedBMError:
+        check_up(folder)
+        return None
+    return status if status and status.status == "finished" else None
 
 
 def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int]]:
