@@ -24,7 +24,7 @@ from flwr.proto import control_pb2
 
 from fedbm.cli import federation_tasks, main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower, registration, roles
+from fedbm.federation.deploy import flower, registration, roles, run_control
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.deploy.registration import Registered, find_registered, fingerprint
@@ -88,7 +88,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(flower, "tool", lambda name: str(tmp_path / name))
     monkeypatch.setattr(flower, "module", lambda name: [str(tmp_path / name)])
     monkeypatch.setattr(roles, "check_server", lambda node, authority: "server: reached")
-    for module in (flower, registration):
+    for module in (run_control, registration):
         monkeypatch.setattr(module, "call_control", lambda *place, **fields: answer_control(path, *place, **fields))
     return path
 
@@ -315,7 +315,7 @@ def test_a_run_is_begun_once_and_followed_to_its_end(
         def busy(*arguments: Any) -> None:
             raise FedBMError("the SuperLink did not answer")
 
-        monkeypatch.setattr(flower, "call_control", busy)
+        monkeypatch.setattr(run_control, "call_control", busy)
         assert find_end(home, run) is None  # a SuperLink that is busy for a while is not a failure
     with pytest.raises(FedBMError, match="is not up"):
         find_end(home, run)

@@ -16,9 +16,9 @@ from fedbm.cli.output import print_json
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import verify
 from fedbm.federation.deploy import federation_folders
-from fedbm.federation.deploy.flower import SERVER_APP, end_active_runs
+from fedbm.federation.deploy.flower import SERVER_APP
 from fedbm.federation.deploy.roles import run_all, run_node, run_server, watch
-from fedbm.federation.deploy.run_control import find_end, give_shares, start_run
+from fedbm.federation.deploy.run_control import end_active_runs, find_end, give_shares, start_run
 from fedbm.federation.deploy.settings_files import (
     HERE,
     all_folders,

@@ -19,6 +19,7 @@ from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.certificates import check_node_key, check_server_key, describe_validity, write_private
 from fedbm.federation.deploy.preflight import check_data, check_server, describe_policy, describe_versions
 from fedbm.federation.deploy.registration import register
+from fedbm.federation.deploy.run_control import end_active_runs
 from fedbm.federation.deploy.settings_files import (
     NodeSettings,
     ServerSettings,
@@ -100,7 +101,7 @@ def start_server(folder: Path, settings: ServerSettings, children: list[Child], 
         child.start(children)
         wait_until_ready(child, START_SECONDS)
     register(folder, settings)
-    flower.end_active_runs(folder)  # their server app is gone
+    end_active_runs(folder)  # their server app is gone
 
 
 def start_nodes(workers: Sequence[Child], children: list[Child]) -> None:
