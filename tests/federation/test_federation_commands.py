@@ -143,7 +143,7 @@ def test_a_key_that_others_can_read_stops_a_node(study: Path, capsys: pytest.Cap
 def test_where_nothing_runs_that_is_said(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "stop", "study") == (
         0,
-        "server: processes ended: none\nhospital-1: processes ended: none\nhospital-2: processes ended: none\n",
+        "hospital-2: processes ended: none\nhospital-1: processes ended: none\nserver: processes ended: none\n",
     )
     code, words = said(capsys, "status", "study")
     assert (code, "server: nothing runs" in words, "no run yet" in words) == (0, True, True)

@@ -159,7 +159,7 @@ def stop(args: argparse.Namespace, console: Console) -> None:
         check_up(home)
         console.print(f"runs ended: {end_active_runs(home)}. 'fedbm federation run' continues a run.")
         return
-    for folder in all_folders(args.folder):
+    for folder in reversed(all_folders(args.folder)):  # nodes sign off, so the server must still be running
         processes = running(folder)
         end_all(folder)
         console.print(f"{folder.name}: processes ended: {', '.join(processes) or 'none'}")

@@ -28,7 +28,7 @@ from fedbm.cli.flags import add_json
 from fedbm.cli.parser import add_command
 from fedbm.federation.deploy.settings_files import HERE
 
-UNTIL_STOPPED = ("server", "node", "status")  # Ctrl-C and SIGTERM end these without an error
+UNTIL_STOPPED = ("server", "node", "status")  # Ctrl-C ends these without an error
 WHOLE = "the folder that init made"
 WITH_AUTHORITY = f"{WHOLE}, with authority/ in it"
 SERVER = f"{WHOLE}, or the server's folder in it"
