@@ -1,10 +1,10 @@
-"""The tasks of 'fedbm federation', each a function with the name of its task. They need the flower extra."""
+"""The tasks of 'fedbm federation'. They need the flower extra."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -197,3 +197,9 @@ def follow(home: Path, run: int, children: Sequence[Child], console: Console) ->
 def run_file(args: argparse.Namespace, home: Path) -> Path:
     """Return the run's file: FILE.toml, or else run.toml in the server's folder."""
     return Path(args.file).expanduser() if args.file else home / "run.toml"
+
+
+TASKS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
+    task.__name__: task
+    for task in (init, partition, up, server, node, approve, run, status, stop, audit, add, rekey, renew)
+}

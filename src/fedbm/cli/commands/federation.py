@@ -123,11 +123,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.flower import check_flower
 
     check_flower()
-    from fedbm.cli import federation_tasks
+    from fedbm.cli.federation_tasks import TASKS
 
     before = os.umask(0o077)  # no other account reads what this writes and starts: images, models, messages, logs
     try:
-        getattr(federation_tasks, args.task)(args, console)
+        TASKS[args.task](args, console)
     except KeyboardInterrupt:
         if args.task not in UNTIL_STOPPED:
             raise
