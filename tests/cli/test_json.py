@@ -12,7 +12,8 @@ from calling import Command, one_sentence
 from fake_runs import edit, fake_run
 from pages import DOCS, rows_of, section_of
 
-from fedbm.cli.commands import COMMANDS, data, federation
+from fedbm.cli import federation_tasks
+from fedbm.cli.commands import COMMANDS, data
 from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.server.run_status import StatusFile
 from fedbm.runs.failure import Failure, keep_failure
@@ -124,7 +125,7 @@ def test_a_federation(fedbm: Command, tmp_path: Path) -> None:
 
 
 def test_the_page_lists_every_command_with_json(fedbm: Command) -> None:
-    tasks = {"data": data.TASKS, "federation": federation.TASKS}
+    tasks = {"data": data.TASKS, "federation": federation_tasks.TASKS}
     commands = [(name, *task) for name in COMMANDS for task in (zip(tasks[name]) if name in tasks else [()])]
     found = {words for words in commands if "--json" in fedbm(*words, "--help")[1]}
     cells = " ".join(row[0] for row in rows_of(section_of(PAGE, "JSON")))

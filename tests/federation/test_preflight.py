@@ -19,14 +19,14 @@ from fedbm.errors import FedBMError
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.federation.deploy import certificates, flower
-from fedbm.federation.deploy.certificates import describe_validity, make_authority, make_server
+from fedbm.federation.deploy.certificates import check_server_key, describe_validity, make_authority, make_server
 from fedbm.federation.deploy.preflight import (
     check_data,
     check_server,
-    check_server_folder,
+    describe_policy,
     describe_versions,
 )
-from fedbm.federation.deploy.settings_files import NodeSettings
+from fedbm.federation.deploy.settings_files import NodeSettings, Policy
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +158,14 @@ def test_another_version_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_new_certificate_without_its_new_key_is_named(keys: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(keys, tmp_path / "server")
-    assert len(check_server_folder(folder)) == 3
+    check_server_key(folder)
     make_server(keys, tmp_path, ["127.0.0.1"])
     shutil.copy(tmp_path / "server.pem", folder)
     with pytest.raises(FedBMError, match="server.key, server.pem and ca.crt in .* do not belong together"):
-        check_server_folder(folder)
+        check_server_key(folder)
+
+
+def test_a_misspelt_method_in_a_site_s_rules_is_named() -> None:
+    assert describe_policy(NodeSettings()).startswith('policy: approval = true, methods = "all"')
+    with pytest.raises(FedBMError, match=r'methods in \[policy\] .* no "fedmb" \(did you mean "fedbm"\?\)'):
+        describe_policy(NodeSettings(policy=Policy(methods="fedavg, fedmb")))

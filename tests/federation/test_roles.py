@@ -10,6 +10,8 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,13 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from flwr.proto import control_pb2
 
-from fedbm.cli import main
+from fedbm.cli import federation_tasks, main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower, registration, roles
+from fedbm.federation.deploy import flower, registration, roles, run_control
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.deploy.registration import Registered, find_registered, fingerprint
-from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
+from fedbm.federation.deploy.run_control import find_end, give_shares, start_run
 from fedbm.federation.deploy.settings_files import (
     NodeSettings,
     ServerSettings,
@@ -36,7 +38,7 @@ from fedbm.federation.deploy.settings_files import (
     to_text,
     write_refusal,
 )
-from fedbm.federation.deploy.supervisor import find_marked, running
+from fedbm.federation.deploy.supervisor import Child, find_marked, running
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -86,7 +88,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(flower, "tool", lambda name: str(tmp_path / name))
     monkeypatch.setattr(flower, "module", lambda name: [str(tmp_path / name)])
     monkeypatch.setattr(roles, "check_server", lambda node, authority: "server: reached")
-    for module in (flower, registration):
+    for module in (run_control, registration):
         monkeypatch.setattr(module, "call_control", lambda *place, **fields: answer_control(path, *place, **fields))
     return path
 
@@ -127,17 +129,29 @@ def study(memory: Path, tmp_path: Path) -> Path:
     return tmp_path / "study"
 
 
-def times(count: int, also: Callable[[], object] = lambda: None) -> Callable[[], bool]:
-    """A tick that has had enough after *count*; *also* happens at the first."""
-    seen: list[int] = []
+def quiet(words: object) -> None:
+    pass
 
-    def tick() -> bool:
-        if not seen:
-            also()
-        seen.append(1)
-        return len(seen) <= count
 
-    return tick
+def run_server(
+    home: Path, report: Callable[[str], None] = quiet, looks: int = 1, look: Callable[[int], object] = quiet
+) -> None:
+    """Run the server until *look* was called so often, with numbers from 0."""
+    watch(roles.run_server(home, report), report, looks, look)
+
+
+def run_node(
+    home: Path, report: Callable[[str], None] = quiet, looks: int = 1, look: Callable[[int], object] = quiet
+) -> None:
+    watch(roles.run_node(home, "", report), report, looks, look)
+
+
+def watch(
+    role: AbstractContextManager[list[Child]], report: Callable[[str], None], looks: int, look: Callable[[int], object]
+) -> None:
+    with role as children:
+        for number, _ in enumerate(islice(roles.watch(children, report), looks)):
+            look(number)
 
 
 def nothing_is_left(study: Path) -> bool:
@@ -165,18 +179,18 @@ def test_a_partition_replaces_shares_but_never_a_sites_own_images(study: Path) -
 def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: Path, memory: Path) -> None:
     said: list[str] = []
     home = study / "server"
-    roles.run_server(home, said.append, times(1))
+    run_server(home, said.append)
     assert said[-1].startswith("ready: nodes connect to 127.0.0.1:")
     assert len(json.loads(memory.read_text())["keys"]) == 2
-    roles.run_server(home, said.append, times(1))  # it knows them: nothing changes
+    run_server(home, said.append)  # it knows them: nothing changes
     assert len(json.loads(memory.read_text())["keys"]) == 2
     with_nodes(home, ",hospital-2")
-    roles.run_server(home, said.append, times(1))
+    run_server(home, said.append)
     assert json.loads(memory.read_text())["gone"] == [1]
     assert [(node.node, node.client, node.name) for node in registered(home)] == [("2", 1, "hospital-2")]
     with_nodes(home, "hospital-1,hospital-2")
     with pytest.raises(FedBMError, match="the key of hospital-1 was removed before"):
-        roles.run_server(home, said.append, times(1))
+        run_server(home, said.append)
     assert nothing_is_left(study)
 
 
@@ -193,7 +207,7 @@ def test_a_server_knows_which_node_id_belongs_to_which_key(study: Path, memory: 
     home = study / "server"
     assert registered(home) == []
     for _ in range(2):  # at every start the same
-        roles.run_server(home, lambda words: None, times(1))
+        run_server(home)
         names = ("hospital-1", "hospital-2")
         keys = [fingerprint((study / name / "node.pub").read_text()) for name in names]
         assert registered(home) == [Registered(0, names[0], "1", keys[0]), Registered(1, names[1], "2", keys[1])]
@@ -202,12 +216,12 @@ def test_a_server_knows_which_node_id_belongs_to_which_key(study: Path, memory: 
 def test_two_nodes_with_one_key_are_refused(study: Path) -> None:
     shutil.copyfile(study / "server" / "nodes" / "hospital-1.pub", study / "server" / "nodes" / "hospital-2.pub")
     with pytest.raises(FedBMError, match="two nodes have the same public key"):
-        roles.run_server(study / "server", lambda words: None, times(1))
+        run_server(study / "server")
 
 
 def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, memory: Path) -> None:
     change(memory, run=["running", "", ""])
-    roles.run_server(study / "server", lambda words: None, times(1))
+    run_server(study / "server")
     assert json.loads(memory.read_text())["run"] == ["finished", "stopped", ""]
 
 
@@ -220,28 +234,26 @@ def test_nodes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, c
 
 def test_a_role_ends_when_one_of_its_programs_dies(study: Path) -> None:
     home = study / "server"
-    tick = times(60, lambda: os.kill(running(home)["superlink"], signal.SIGKILL))
     with pytest.raises(FedBMError, match="superlink of server has died; its log is .*superlink.log"):
-        roles.run_server(home, lambda words: None, tick)
+        run_server(home, looks=60, look=lambda number: number or os.kill(running(home)["superlink"], signal.SIGKILL))
     assert nothing_is_left(study)
 
 
 def test_a_node_ends_with_its_worker(study: Path) -> None:
     home = study / "hospital-1"
-    tick = times(60, lambda: os.kill(running(home)["worker"], signal.SIGKILL))
     why = "worker of hospital-1 has died; .* machine's memory is too small .* a service restarts by itself"
     with pytest.raises(FedBMError, match=why):
-        roles.run_node(home, "", lambda words: None, tick)
+        run_node(home, looks=60, look=lambda number: number or os.kill(running(home)["worker"], signal.SIGKILL))
     assert nothing_is_left(study)
 
 
 def test_a_node_that_is_not_admitted_ends_with_the_causes(study: Path, memory: Path) -> None:
     change(memory, refuse=1)
     with pytest.raises(FedBMError, match="refused by the server: its key is not registered, or still connected"):
-        roles.run_node(study / "hospital-1", "", lambda words: None, times(1))
+        run_node(study / "hospital-1")
     assert nothing_is_left(study)
     said: list[str] = []
-    roles.run_node(study / "hospital-1", "", said.append, times(1))  # as its service does
+    run_node(study / "hospital-1", said.append)  # as its service does
     assert said[-1] == "ready: the server accepts the key of hospital-1 (client 0); waiting for a run"
 
 
@@ -249,18 +261,15 @@ def test_a_node_that_the_server_refuses_says_so_until_it_is_taken_in(study: Path
     said: list[str] = []
     home = study / "hospital-1"
     write_refusal(home / "state", "left by an earlier start")
-    looks = iter(range(4))
 
-    def tick() -> bool:
-        look = next(looks)
-        if look == 1:
+    def look(number: int) -> None:
+        if number == 1:
             write_refusal(home / "state", "it is client 7")
-        if look == 2:
+        if number == 2:
             assert main(["federation", "status", str(home)]) == 0
             clear_refusal(home / "state")
-        return look < 3
 
-    roles.run_node(home, "", said.append, tick)
+    run_node(home, said.append, 4, look)
     assert said[-2:] == [
         "hospital-1: not admitted: it is client 7",
         "hospital-1: the server admitted it",
@@ -273,13 +282,10 @@ def test_a_program_is_healthy_when_its_certificate_is_of_the_authority(study: Pa
     port = read_settings(home, ServerSettings).link_port
     assert not flower.is_healthy(port, home / "ca.crt")
 
-    def tick() -> bool:
+    with roles.run_server(home, quiet):
         assert flower.is_healthy(port, home / "ca.crt")
         make_authority(study / "other", "another")
         assert not flower.is_healthy(port, study / "other" / "ca.crt")
-        return False
-
-    roles.run_server(home, lambda words: None, tick)
 
 
 def test_a_worker_that_is_not_let_in_is_not_ready(study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +293,7 @@ def test_a_worker_that_is_not_let_in_is_not_ready(study: Path, memory: Path, mon
     program.write_text(program.read_text().replace("the server has admitted", "nobody has admitted"))
     monkeypatch.setattr(roles, "START_SECONDS", 3.0)
     with pytest.raises(FedBMError, match="worker did not start: nobody has admitted this node; its log is"):
-        roles.run_node(study / "hospital-1", "", lambda words: None, times(1))
+        run_node(study / "hospital-1")
     assert nothing_is_left(study)
 
 
@@ -297,38 +303,33 @@ def test_a_run_is_begun_once_and_followed_to_its_end(
     home, file = study / "server", study / "server" / "run.toml"
     with pytest.raises(FedBMError, match="is not up: 'fedbm federation server"):
         start_run(home, file)
-    with roles.run_all(study, lambda words: None):
+    with roles.run_all(study, quiet):
         run = start_run(home, file)
         assert json.loads(memory.read_text())["asked"] == {"config": str(file), "folder": str(home)}
         with pytest.raises(FedBMError, match="another run is active"):
             start_run(home, file)
-        follower = Follower(home, run, lambda standing: None)
-        assert follower()
+        assert find_end(home, run) is None
         change(memory, run=["finished", "failed", "ServerApp failed with exception: no node came"])
-        assert not follower()
-        with pytest.raises(FedBMError, match="was not completed: .*: no node came; the same command resumes"):
-            follower.check_completed()
+        assert find_end(home, run).details.endswith("no node came")
 
         def busy(*arguments: Any) -> None:
             raise FedBMError("the SuperLink did not answer")
 
-        monkeypatch.setattr(flower, "call_control", busy)
-        assert not follower()  # a SuperLink that is busy for a while is not a failure
+        monkeypatch.setattr(run_control, "call_control", busy)
+        assert find_end(home, run) is None  # a SuperLink that is busy for a while is not a failure
     with pytest.raises(FedBMError, match="is not up"):
-        follower()
+        find_end(home, run)
     assert nothing_is_left(study)
 
 
 def test_the_control_interface_is_asked_over_tls(study: Path) -> None:
     """The stand-in for the SuperLink answers GET /health only."""
     home = study / "server"
-
-    def tick() -> bool:
-        with pytest.raises(FedBMError, match="the SuperLink refused list-runs: it answered 501"):
-            CALL_CONTROL(home, "list-runs")
-        return False
-
-    roles.run_server(home, lambda words: None, tick)
+    with (
+        roles.run_server(home, quiet),
+        pytest.raises(FedBMError, match="the SuperLink refused list-runs: it answered 501"),
+    ):
+        CALL_CONTROL(home, "list-runs")
     with pytest.raises(FedBMError, match="the SuperLink did not answer list-runs: .*refused"):
         CALL_CONTROL(home, "list-runs")
 
@@ -355,7 +356,7 @@ def test_up_plays_a_run_and_ends_everything(
 def test_ctrl_c_leaves_nothing(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Follower, "__call__", lambda self: os.kill(os.getpid(), signal.SIGTERM) or True)
+    monkeypatch.setattr(federation_tasks, "find_end", lambda home, run: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["federation", "up", str(study)]) == 130
     assert "interrupted; run the same command again to continue" in capsys.readouterr().err
     assert nothing_is_left(study)

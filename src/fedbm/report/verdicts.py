@@ -71,7 +71,9 @@ def planned_verdict(found: Sequence[Group]) -> tuple[str, ...]:
             sentences += [f"On {comparison.title}, {sentence}" for sentence in _diverged(comparison)]
     if not sentences:
         return ()
-    chance = f"Chance alone may explain: {'; '.join(by_chance) or 'none of these differences'}."
+    chance = "Chance alone is unlikely to explain these differences."
+    if by_chance:
+        chance = f"Chance alone may explain: {'; '.join(by_chance)}."
     about = (chance, f"{RARE_FINDINGS} {FIXED_BEFORE}") if tested else (f"{RARE_FINDINGS} {ESTIMATED}",)
     return (*sentences, *about)
 

@@ -16,6 +16,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.settings_files import (
+    HERE,
     OPEN_POLICY,
     NodeSettings,
     Policy,
@@ -28,7 +29,6 @@ from fedbm.federation.deploy.settings_files import (
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
-HERE = "127.0.0.1"
 HOME = "/srv/fedbm"  # where the services and runbooks expect the folders and the package
 
 

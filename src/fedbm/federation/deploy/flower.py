@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import io
 import json
@@ -156,32 +155,3 @@ def call_control(folder: Path, task: str, **fields: Any) -> Any:
     if status != http.client.OK:
         raise FedBMError(f"the SuperLink refused {task}: it answered {status}")
     return getattr(control_pb2, f"{name}Response").FromString(content)
-
-
-def start_run(folder: Path, config: dict[str, Any]) -> int:
-    """Start this package's app with these values, and return the run's Flower id."""
-    from flwr.cli.build import build_fab_from_files
-    from flwr.common.serde import user_config_to_proto
-    from flwr.proto.fab_pb2 import Fab
-
-    bundle, _ = build_fab_from_files({"pyproject.toml": APP.encode()})
-    app = Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle)
-    return int(call_control(folder, "start-run", fab=app, override_config=user_config_to_proto(config)).run_id)
-
-
-def list_runs(folder: Path) -> dict[int, Any]:
-    """Return Flower id → protobuf status of the latest runs."""
-    return {number: run.status for number, run in call_control(folder, "list-runs").run_dict.items()}
-
-
-def active_runs(folder: Path) -> list[int]:
-    """Return the Flower ids of the runs that have not finished."""
-    return [run for run, status in list_runs(folder).items() if status.status != "finished"]
-
-
-def end_active_runs(folder: Path) -> int:
-    """End the runs that have not finished, and return their number."""
-    active = active_runs(folder)
-    for run in active:
-        call_control(folder, "stop-run", run_id=run)
-    return len(active)

@@ -5,29 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedbm.errors import FedBMError
-from fedbm.federation.deploy.certificates import check_node_key, check_server_key, describe_validity
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy.flower import ASK_ERRORS, ask, check_flower
 from fedbm.federation.deploy.settings_files import NodeSettings
+from fedbm.methods import all_methods
 from fedbm.version import __version__
 
 SUPERLINK_STATUS = 415  # the answer of a SuperLink to a message without content
 
 
-def check_server_folder(folder: Path) -> list[str]:
-    """Check versions, key and certificate of the server's folder, and return lines that describe them."""
-    check_server_key(folder)
-    return [describe_versions(), *(describe_validity(folder / name) for name in ("server.pem", "ca.crt"))]
-
-
-def check_node_folder(folder: Path, node: NodeSettings) -> list[str]:
-    """Check versions, key, authority and rules of a node's folder, and return lines that describe them."""
-    check_node_key(folder)
-    return [describe_versions(), describe_validity(folder / "ca.crt"), describe_policy(node)]
-
-
 def describe_policy(node: NodeSettings) -> str:
-    """Return this site's rules in one line."""
+    """Return this site's rules in one line; raise FedBMError if they name a method that is not installed."""
+    known = all_methods()
+    for name in node.policy.method_names:
+        if name not in (*known, "all"):
+            raise FedBMError(f'methods in [policy] of node.toml: there is no "{name}"{did_you_mean(name, known)}')
     rules = [f"{key} = {json.dumps(value)}" for key, value in vars(node.policy).items() if value is not None]
     waits = "; each run waits for 'fedbm federation approve'" if node.policy.approval else ""
     return f"policy: {', '.join(rules)}{waits}"

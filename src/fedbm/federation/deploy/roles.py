@@ -16,9 +16,10 @@ import torch
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.certificates import write_private
-from fedbm.federation.deploy.preflight import check_data, check_node_folder, check_server, check_server_folder
+from fedbm.federation.deploy.certificates import check_node_key, check_server_key, describe_validity, write_private
+from fedbm.federation.deploy.preflight import check_data, check_server, describe_policy, describe_versions
 from fedbm.federation.deploy.registration import register
+from fedbm.federation.deploy.run_control import end_active_runs
 from fedbm.federation.deploy.settings_files import (
     NodeSettings,
     ServerSettings,
@@ -29,13 +30,13 @@ from fedbm.federation.deploy.settings_files import (
 from fedbm.federation.deploy.supervisor import Child, supervise, wait_until_ready
 
 Report = Callable[[str], None]
-Tick = Callable[[], bool]  # called twice a second; False ends the work
 
 START_SECONDS = 60.0
 
 
-def run_server(folder: Path, report: Report, tick: Tick) -> None:
-    """Run the SuperLink and register its nodes."""
+@contextmanager
+def run_server(folder: Path, report: Report) -> Iterator[list[Child]]:
+    """Yield the SuperLink and the program that starts server apps, when the nodes are registered."""
     settings = read_settings(folder, ServerSettings)
     with supervise([folder]) as children:
         start_server(folder, settings, children, report)
@@ -43,11 +44,12 @@ def run_server(folder: Path, report: Report, tick: Tick) -> None:
             f"ready: nodes connect to {settings.host}:{settings.port}; "
             f"'fedbm federation run {folder} FILE.toml' starts a run"
         )
-        watch(children, report, tick)
+        yield children
 
 
-def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
-    """Check a node and connect it."""
+@contextmanager
+def run_node(folder: Path, data: str, report: Report) -> Iterator[list[Child]]:
+    """Check a node, and yield its worker when the server has admitted it."""
     settings = read_settings(folder, NodeSettings)
     worker, lines = check_node(folder, settings, settings.server, data)
     for line in (*lines, check_server(settings, folder / "ca.crt")):
@@ -55,7 +57,7 @@ def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
     with supervise([folder]) as children:
         start_nodes([worker], children)
         report(f"ready: the server accepts the key of {settings.name} (client {settings.client}); waiting for a run")
-        watch(children, report, tick)
+        yield children
 
 
 @contextmanager
@@ -78,7 +80,8 @@ def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
 
 def check_node(folder: Path, settings: NodeSettings, address: str, data: str = "") -> tuple[Child, list[str]]:
     """Check a node, and return its worker, which is not started yet, and lines that describe the node."""
-    lines = check_node_folder(folder, settings)
+    check_node_key(folder)
+    lines = [describe_versions(), describe_validity(folder / "ca.crt"), describe_policy(settings)]
     images = settings.images(folder, data)
     return flower.worker(folder, settings, images, address), [*lines, check_data(settings, images)]
 
@@ -90,14 +93,15 @@ def share_threads(nodes: Sequence[NodeSettings]) -> list[NodeSettings]:
 
 
 def start_server(folder: Path, settings: ServerSettings, children: list[Child], report: Report) -> None:
-    for line in check_server_folder(folder):
+    check_server_key(folder)
+    for line in (describe_versions(), *(describe_validity(folder / name) for name in ("server.pem", "ca.crt"))):
         report(line)
     write_private(folder / flower.SECRET, secrets.token_bytes(32))
     for child in (flower.superlink(folder, settings), flower.superexec(folder, settings)):
         child.start(children)
         wait_until_ready(child, START_SECONDS)
     register(folder, settings)
-    flower.end_active_runs(folder)  # their server app is gone
+    end_active_runs(folder)  # their server app is gone
 
 
 def start_nodes(workers: Sequence[Child], children: list[Child]) -> None:
@@ -109,8 +113,8 @@ def start_nodes(workers: Sequence[Child], children: list[Child]) -> None:
         wait_until_ready(worker, START_SECONDS, flower.explain_exit)
 
 
-def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
-    """Report refusals until *tick* returns False; raise FedBMError if a program dies."""
+def watch(children: Sequence[Child], report: Report) -> Iterator[None]:
+    """Yield twice a second, and report refusals of nodes; raise FedBMError if a program dies."""
     refusals = {child.folder: "" for child in children if child.role == "worker"}
     while True:
         for child in children:
@@ -123,6 +127,5 @@ def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
             if (why := read_refusal(folder / "state")) != before:
                 refusals[folder] = why
                 report(f"{folder.name}: " + (f"not admitted: {why}" if why else "the server admitted it"))
-        if not tick():
-            return
+        yield
         time.sleep(0.5)

@@ -1,8 +1,8 @@
-"""Start a run at the server, follow it to its end, and give nodes their data for a rehearsal."""
+"""Start and end runs at the server, and give nodes their data for a rehearsal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,50 +10,61 @@ from typing import Any
 import numpy as np
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower
+from fedbm.federation.deploy.flower import APP, SERVER_APP, call_control
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_settings, to_text
 from fedbm.federation.deploy.supervisor import check_up, running
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.node_data import write_share
-from fedbm.federation.server.run_status import RunStatus, read_status
 from fedbm.runs.plan import load_dataset, make_partition
 from fedbm.runs.run_config import recommend
 from fedbm.utils.io import write_text
 
+ENDED = "finished"  # Flower's status of a run that was completed or stopped, or has failed
+
 
 def start_run(folder: Path, file: Path) -> int:
     """Start the run that *file* describes at the server in *folder*, and return its Flower id."""
+    from flwr.cli.build import build_fab_from_files
+    from flwr.common.serde import user_config_to_proto
+    from flwr.proto.fab_pb2 import Fab
+
     _, options = read_run_file(file)
     server = read_settings(folder, ServerSettings)
     if options.nodes > (known := max(server.places, default=-1) + 1):
         raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml has {known}")
     check_up(folder)
-    if flower.active_runs(folder):
+    if active_runs(folder):
         raise FedBMError("another run is active; 'fedbm federation stop --run' ends it")
-    return flower.start_run(folder, {"config": str(file.resolve()), "folder": str(folder.resolve())})
+    bundle, _ = build_fab_from_files({"pyproject.toml": APP.encode()})
+    app = Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle)
+    config = user_config_to_proto({"config": str(file.resolve()), "folder": str(folder.resolve())})
+    return int(call_control(folder, "start-run", fab=app, override_config=config).run_id)
 
 
-class Follower:
-    """Show the status of a run at each call; the call returns False once the run is over."""
+def active_runs(folder: Path) -> list[int]:
+    """Return the Flower ids of the runs that have not ended."""
+    runs = call_control(folder, "list-runs").run_dict
+    return [number for number, run in runs.items() if run.status.status != ENDED]
 
-    def __init__(self, folder: Path, run: int, show: Callable[[RunStatus | None], None]) -> None:
-        self._folder, self._run, self._show = folder, run, show
-        self._status: Any = None  # Flower's, as of the last question
 
-    def __call__(self) -> bool:
-        if flower.SERVER_APP not in running(self._folder):
-            try:
-                self._status = flower.list_runs(self._folder).get(self._run)
-            except FedBMError:
-                check_up(self._folder)  # if the server is up, it is only busy; ask again later
-        self._show(read_status(self._folder))  # after the question, so that the end of a run is shown
-        return self._status is None or self._status.status != "finished"
+def end_active_runs(folder: Path) -> int:
+    """End the runs that have not ended, and return their number."""
+    active = active_runs(folder)
+    for run in active:
+        call_control(folder, "stop-run", run_id=run)
+    return len(active)
 
-    def check_completed(self) -> None:
-        """Raise FedBMError unless the run was completed."""
-        if self._status.sub_status != "completed":
-            why = self._status.details or self._status.sub_status
-            raise FedBMError(f"the run was not completed: {why}; the same command resumes it from its last checkpoint")
+
+def find_end(folder: Path, run: int) -> Any:
+    """Return Flower's status of a run that has ended, or None if it has not, or the SuperLink is too busy to answer."""
+    if SERVER_APP in running(folder):
+        return None
+    try:
+        status = call_control(folder, "list-runs").run_dict[run].status
+    except FedBMError:
+        check_up(folder)
+        return None
+    return status if status.status == ENDED else None
 
 
 def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int]]:

@@ -27,6 +27,7 @@ from fedbm.utils.io import parse_toml, read_json, read_text, write_json
 T = TypeVar("T")
 
 FORMAT = 1
+HERE = "127.0.0.1"
 REFUSAL = "refused.json"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 HOST = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
@@ -38,7 +39,7 @@ class ServerSettings:
 
     FILE: ClassVar = "server.toml"
 
-    host: str = option("127.0.0.1", "the name or address at which nodes reach the server")
+    host: str = option(HERE, "the name or address at which nodes reach the server")
     port: int = option(8000, "the port at which nodes reach it", least=1, most=65535)
     link_port: int = option(8000, "the SuperLink's own port on loopback", least=1, most=65535)
     nodes: str = option("", "names in the order of client numbers, with commas; a former node leaves an empty place")

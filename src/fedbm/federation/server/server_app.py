@@ -1,6 +1,6 @@
 """The Flower ServerApp: the same round loop as in one process, with the nodes of a Flower grid as clients.
 
-`flwr run` starts it with `config`, the run's TOML file, and `folder`, the server's folder.
+`fedbm federation run` starts it with `config`, the run's TOML file, and `folder`, the server's folder.
 
     <folder>/server.toml        settings, such as the names of the nodes
     <folder>/nodes/             their public keys, by which the SuperLink knows them
