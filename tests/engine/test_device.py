@@ -10,7 +10,7 @@ from small import TinyBody, image_data
 from whole_runs import assert_same_run
 
 import fedbm
-from fedbm.engine.device import explain_memory_errors, gather_rows, place_images
+from fedbm.engine.device import explain_memory_errors, find_device, gather_rows, place_images
 from fedbm.errors import FedBMError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -38,6 +38,14 @@ def test_images_on_a_gpu_need_one(tmp_path):
     ):
         fedbm.simulate("digits", method="fedavg", body=TinyBody, device="cpu", data_on="gpu", out=str(tmp_path / "out"))
     assert not list(tmp_path.glob("out/*/config.toml"))
+
+
+def test_a_gpu_with_a_driver_that_pytorch_cannot_use(monkeypatch):
+    """Its driver is too old: the system counts it, but CUDA does not start."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(FedBMError, match="^there is no device cuda: CUDA devices that PyTorch can use here: 0$"):
+        find_device("cuda")
 
 
 @pytest.mark.gpu

@@ -379,11 +379,11 @@ def gone(processes: list[int]) -> bool:
 
 @posix
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here to see processes in")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_outlives_its_parent(
     number: int, tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After Ctrl-C, which a terminal sends to all, and after a kill, no process and no shared file remains."""
+    """After Ctrl-C, a closed terminal or a kill, which reach a whole group, no process and no shared file remains."""
     (tmp_path / "shared").mkdir()
     words = command({**tiny_fedbm, "rounds": 1000, "workers": 2}, tmp_path / "runs")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "shared"))
@@ -392,7 +392,7 @@ def test_no_process_outlives_its_parent(
     assert any("round 2/" in line for line in process.stdout)
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     assert len(found) == 2
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    os.killpg(process.pid, number)
     _, err = process.communicate()
     if number == signal.SIGINT:
         assert process.returncode == 130

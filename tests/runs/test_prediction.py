@@ -85,6 +85,8 @@ def test_a_common_model_is_there_however_few_clients_have_trained(tiny: dict[str
     assert model.classes == ("cyst", "normal", "polyp")
     with pytest.raises(FedBMError, match="has no common model: with fedrep, every client keeps its own head"):
         fedbm.load_model(trained(tiny, tmp_path, **one, method="fedrep"), "cpu")
+    with pytest.raises(FedBMError, match="has no common model: with fedbn, every client keeps its own body"):
+        fedbm.load_model(trained(tiny, tmp_path, **one, method="fedbn", freeze="1"), "cpu")  # as in its init_weights
 
 
 def test_parts_that_only_clients_in_training_need_are_not_saved(tiny: dict[str, Any], tmp_path: Path) -> None:

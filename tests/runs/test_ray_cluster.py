@@ -29,14 +29,14 @@ def config_of(settings: dict[str, Any], out: Path, **changes: Any) -> Any:
 class FakeRay(SimpleNamespace):
     """A cluster without a GPU."""
 
-    def __init__(self, is_initialized: bool = True) -> None:
-        super().__init__(is_initialized=lambda: is_initialized)
+    def __init__(self, is_initialized: bool = True, cores: float = 2.0) -> None:
+        super().__init__(is_initialized=lambda: is_initialized, cores=cores)
 
     def init(self, **options: Any) -> None:
         raise ConnectionError("there is no cluster")
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": 2.0}}]
+        return [{"Alive": True, "Resources": {"CPU": self.cores}}]
 
 
 def test_needs(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -53,6 +53,7 @@ def test_needs(tiny: dict[str, Any], tmp_path: Path) -> None:
     [
         (None, {}, '--on ray needs Ray: pip install "fedbm[ray]" on every node'),
         (FakeRay(is_initialized=False), {}, "no Ray cluster was found. Start one with 'ray start --head', or set"),
+        (FakeRay(cores=0.0), {}, "the Ray cluster has no cores for runs"),
         (FakeRay(), {"device": "cuda:1"}, "device is cuda:1, but Ray chooses the GPU of each run"),
         (FakeRay(), {"device": "cuda"}, "device is cuda, but the Ray cluster has no GPU"),
     ],

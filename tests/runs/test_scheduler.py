@@ -150,9 +150,10 @@ def test_a_new_process_takes_the_place_of_one_where_the_gpu_failed(
 def test_a_place_whose_gpu_has_never_worked_takes_no_more_runs(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = DeviceFailure("The GPU failed: CUDA error: out of memory")
-    script_processes(monkeypatch, 2, [bad], [None, None, None])
-    assert list(run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(4))))) == [(0, bad)]
+    bad, begun = DeviceFailure("The GPU failed: CUDA error: out of memory"), Event(1, "train")
+    script_processes(monkeypatch, 2, [begun, bad], [None, None, None])
+    news = list(run_all(configs_of(tiny, tmp_path, *({"seed": seed} for seed in range(4)))))
+    assert news == [(0, begun), (0, bad)]
 
 
 def test_a_run_that_its_process_has_not_received_fails_for_the_same_reason(

@@ -31,8 +31,9 @@ def find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise FedBMError(f"there is no device {name}: CUDA devices that PyTorch sees here: {torch.cuda.device_count()}")
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0  # device_count() ignores an old driver
+    if device.type == "cuda" and (device.index or 0) >= usable:
+        raise FedBMError(f"there is no device {name}: CUDA devices that PyTorch can use here: {usable}")
     return device
 
 

@@ -27,7 +27,7 @@ from fedbm.engine.evaluate import predict_probabilities
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError, prefix_errors
 from fedbm.language.concept_distribution import ConceptDistribution
-from fedbm.methods.base import Method, Task, find_missing, load_state
+from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
 from fedbm.runs.custom_method import describe_class, load_method
 from fedbm.runs.run_config import Config, make_config, method_values, with_method
@@ -182,7 +182,8 @@ def load_model(
             f"the weights of {folder} do not fit the model in its config.toml. If the run had its own body, pass it: "
             "load_model(…, make_body=…)."
         ) from error
-    if missing := find_missing(config.method, module, state):
+    trained = config.method.trained_parts  # also frozen layers: without init_weights they are not those of the run
+    if missing := [name for name in module.state_dict() if name not in state and name.partition(".")[0] in trained]:
         raise FedBMError(
             f"{folder} has no common model: with {config.method.name}, every client keeps its own "
             f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"

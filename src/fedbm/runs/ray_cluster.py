@@ -27,7 +27,7 @@ def run_on_cluster(
 ) -> Generator[tuple[int, Event | Failure], None, None]:
     """Run all configurations on the cluster of $RAY_ADDRESS or of this machine; see run_all().
 
-    Raise FedBMError if there is no cluster, or if it does not have the device.
+    Raise FedBMError if there is no cluster, or if it has no cores or does not have the device.
     """
     try:
         ray: Any = importlib.import_module("ray")
@@ -40,7 +40,10 @@ def run_on_cluster(
             raise FedBMError(
                 "no Ray cluster was found. Start one with 'ray start --head', or set RAY_ADDRESS to its address."
             ) from error
-    changes, needs = find_needs(configs[0], any(node["Alive"] and node["Resources"].get("GPU") for node in ray.nodes()))
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU") for node in nodes):  # Ray would wait for such a node
+        raise FedBMError("the Ray cluster has no cores for runs. Start a node with 'ray start --address …'.")
+    changes, needs = find_needs(configs[0], any(node.get("GPU") and node.get("CPU") for node in nodes))
     task = ray.remote(compute).options(max_retries=0, **needs)
     out = Path(configs[0].engine.out).expanduser()
     make_folder(out)

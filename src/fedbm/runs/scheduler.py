@@ -54,7 +54,7 @@ class RunProcess:
     pipe: Connection  # one per process: a process killed while writing must not block the others
     place: Place
     runs: set[int] = field(default_factory=set)
-    works: bool = False  # whether a run has sent an event
+    works: bool = False  # whether a run has done a round
     failure: DeviceFailure | None = None  # of its GPU; it takes no more runs, and ends
 
     def stop(self) -> None:
@@ -116,7 +116,7 @@ def run_all(
                 if not isinstance(news, Event):
                     worker.runs.discard(number)
                 else:
-                    worker.works = True
+                    worker.works |= news.record is not None
                     if is_last_round(news, deadline):
                         waiting.clear()
                 if news is not None:

@@ -164,6 +164,8 @@ def share_array(array: NDArray[np.uint8], spare: Path) -> Path:
 
 def main(pipe: Connection, folder: Path) -> None:
     """Serve the parent of this client process until it ends, then remove its temporary *folder*."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # a closed terminal ends only the parent; this process then removes the folder
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     with suppress(EOFError, OSError):  # the parent has ended
         serve(pipe)
