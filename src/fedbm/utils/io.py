@@ -129,8 +129,9 @@ def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Raise ValueError for a repeated key, as in two files merged by hand, because one of its values would be lost."""
     found: dict[str, Any] = {}
     for key, value in pairs:
-        if found.setdefault(key, value) is not value:
+        if key in found:
             raise ValueError(f"the key {json.dumps(key)} occurs twice")
+        found[key] = value
     return found
 
 
