@@ -101,6 +101,7 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("data digits --save .", "--save needs a name that ends in .json, not ."),
         ("report --fromat csv", "report has no argument --fromat. See 'fedbm report --help'."),
         ("completion fisch", 'there is no shell "fisch". See'),
+        ("sweep empty.toml --plan", "empty.toml describes no grid: it has none of methods, [all], [axes] and [[rows]]"),
         ("config --tmol", 'config has no argument --tmol (did you mean "--toml"?)'),
         ("config --toml --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ("compare --methods fedavg,fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
@@ -199,6 +200,7 @@ def test_mistakes(
     """One sentence, status 2, and nothing written."""
     monkeypatch.chdir(tmp_path)
     Path("bad.toml").write_text("[train]\nruonds = 3\n")
+    Path("empty.toml").write_text("")
     Path("section.toml").write_text("[trian]\nrounds = 3\n")
     Path("broken.toml").write_text("[train\n")
     Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n')
@@ -208,6 +210,7 @@ def test_mistakes(
     assert sorted(path.name for path in tmp_path.rglob("*")) == [
         "bad.toml",
         "broken.toml",
+        "empty.toml",
         "fedavg.toml",
         "section.toml",
     ]

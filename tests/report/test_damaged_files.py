@@ -156,6 +156,7 @@ def test_a_file_of_another_run(tmp_path: Path, name: str) -> None:
         (b"\xff", "can't decode"),
         (b'{"format": 1', "Expecting"),
         (b"[" * 100_000, "recursion"),
+        (b'{"format": 1, "summary": {}, "summary": {}}', 'the key "summary" occurs twice'),
         (None, "directory"),
     ],
 )

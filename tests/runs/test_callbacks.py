@@ -93,6 +93,17 @@ def test_a_callback_that_fails_stops_the_run_and_no_round_is_lost(
     assert_same_run(whole.path, broken.path)
 
 
+def test_the_callbacks_after_one_that_fails_are_called_for_that_round_and_for_the_end(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    """A resumed run does not repeat a saved round, and a tracker that is not told of the end stays open."""
+    log = Log()
+    callbacks = [Log(("end", 1), ("stopped", 0)), log]
+    with pytest.raises(FedBMError, match="Log.on_round_end failed: ValueError: enough of 1"):
+        simulate(tiny, tmp_path, *callbacks)
+    assert log.calls[-2:] == [("end", 1), ("stopped", 0)]
+
+
 def test_a_failure_at_the_end_leaves_a_finished_run(tiny: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(FedBMError, match="Log.on_end failed: ValueError: enough of 0. The run is saved."):
         simulate(tiny, tmp_path, Log(("finished", 0)), rounds=1)

@@ -117,6 +117,10 @@ def test_a_class_that_others_cannot_import_runs_here(
     assert is_importable(load_class(f"{write('importable.py')}:Halved")())
     monkeypatch.setattr(batch, "run_all", None)
     fedbm.compare(scans, [Local()], seeds=1, **shared)
+    config = with_method(make_config(to_sections({**shared, "data": str(scans)})), Local())
+    for dataset, notes in ((None, 1), (fedbm.load(scans, size=16, channels=1), 0)):
+        [job] = batch.plan_jobs([config], dataset)
+        assert sum("one run at a time" in note for note in job.notes) == notes, "an import would not help loaded data"
 
 
 def test_a_file_that_changes_fails_its_run_and_no_other(

@@ -187,7 +187,10 @@ def read_experiment(path: Path) -> Experiment:
             f"{path} has the name of a shipped experiment, and their records would mix. Rename the file, or run the "
             f"shipped experiment with 'fedbm reproduce {path.stem}'."
         )
-    return parse(read_text(path), path.stem, str(path))
+    text = read_text(path)
+    if not parse_toml(text, str(path)).keys() & {"methods", "all", "axes", "rows"}:
+        raise FedBMError(f"{path} describes no grid: it has none of methods, [all], [axes] and [[rows]]")
+    return parse(text, path.stem, str(path))
 
 
 def parse(text: str, name: str, where: str) -> Experiment:

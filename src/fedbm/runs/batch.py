@@ -73,7 +73,7 @@ def plan_jobs(
     for config in configs:
         plan = make_plan(config, dataset=dataset, progress=progress)
         folder, method, notes = run_path(plan), plan.config.method, plan.notes
-        if not is_importable(method):
+        if dataset is None and not is_importable(method):
             notes += (f"{method.name} has one run at a time. Import it from a file of its own to have several.",)
         own = plan if dataset is not None or not is_importable(method) else None
         beta = f"β {plan.config.data.beta:g}, " if plan.config.data.partition in BY_BETA else ""

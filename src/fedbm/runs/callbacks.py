@@ -102,13 +102,19 @@ class Notifier:
         self._call("on_round_start", round_)
 
     def _call(self, hook: str, *arguments: Any) -> None:
+        """Call every callback, also after one has failed. Then raise FedBMError for the first that did."""
+        failure: FedBMError | None = None
         for callback in self._callbacks:
             try:
                 getattr(callback, hook)(self._run, *arguments)
             except Exception as error:
                 then = "The run is saved" if hook == "on_end" else "Run the same command again to continue"
                 words = f"{type(callback).__name__}.{hook} failed: {type(error).__name__}: {error}. {then}."
-                raise FedBMError(words) from error
+                if failure is None:
+                    failure = FedBMError(words)
+                    failure.__cause__ = error
+        if failure is not None:
+            raise failure
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:

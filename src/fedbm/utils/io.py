@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def read_text(path: Path) -> str:
 def read_json(path: Path, remedy: str = "") -> Any:
     """Return the content of a JSON file. An error message ends with *remedy*."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_text(path), object_pairs_hook=_unique_keys)
     except FedBMError as error:
         raise FedBMError(f"{error}{remedy}") from error
     except (ValueError, RecursionError) as error:  # not JSON, a number too long, or nested too deep
@@ -123,6 +123,16 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text.removeprefix("\ufeff"))  # some editors write this mark
     except (ValueError, RecursionError) as error:  # a number too long, or nested too deep
         raise FedBMError(f"{where} is not valid TOML: {error}") from error
+
+
+def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Raise ValueError for a repeated key, as in two files merged by hand, because one of its values would be lost."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {json.dumps(key)} occurs twice")
+        found[key] = value
+    return found
 
 
 def sha256_file(path: Path) -> str:
