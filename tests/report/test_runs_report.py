@@ -15,6 +15,7 @@ import pytest
 from fake_runs import METRICS, edit, fake_run, plain, scored, two_methods
 
 from fedbm.errors import FedBMError
+from fedbm.report.verdicts import OTHER_SEEDS
 from fedbm.report.write import write_report
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
@@ -295,6 +296,7 @@ def test_only_shared_seeds_are_compared(tmp_path: Path) -> None:
     first, more = opening([*fedavg, fedbm], tmp_path)
     assert first == "With FedBM, 60 of 100 test images were classified correctly; with FedAvg, 40."
     assert "is 20.0 points above FedAvg’s" in more
+    assert more.endswith(OTHER_SEEDS)  # the table has 70 for FedAvg
 
 
 @pytest.mark.parametrize(("method", "seed"), [("central", 0), ("fedprox", 1)])
@@ -303,7 +305,7 @@ def test_a_row_that_cannot_be_compared_has_the_reason(tmp_path: Path, method: st
     first, *_ = opening(runs, tmp_path)
     assert re.fullmatch(r"With FedAvg, \d+ of 100 test images were classified correctly\.", first)
     text = plain((tmp_path / "page.md").read_text(encoding="utf-8"))
-    assert "- FedAvg is not compared: no row but central training has a finished run at the same seeds." in text
+    assert "- FedAvg is not compared: no other row, apart from central training, has a run at the same seeds." in text
 
 
 def test_the_correction_covers_one_partition_as_the_page_says(tmp_path: Path) -> None:
