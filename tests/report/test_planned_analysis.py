@@ -519,6 +519,8 @@ def test_a_plan_without_an_averaged_model_has_no_table_without_columns(tmp_path:
     text = PLAN.format(confirmatory="confirmatory = true").replace('endpoint = "averaged last"', "")
     made = fake_outcome(tmp_path, parse(text, "plan", "plan.toml"), seeds=SEEDS, rounds=4)
     assert "| Difference |\n" not in render_markdown(experiments_report([made]))
+    scoreless = compare_outcome(fake_outcome(tmp_path / "scoreless", CONFIRM, seeds=SEEDS, rounds=4))
+    assert "FedBM − FedAvg: no seed has the planned score of both rows." in verdicts(scoreless[0])
 
 
 def test_two_seeds_do_not_show_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:

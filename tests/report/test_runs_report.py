@@ -318,6 +318,14 @@ def test_the_correction_covers_one_partition_as_the_page_says(tmp_path: Path) ->
     assert "in a report of runs, those of one data set and partition." in said
 
 
+def test_options_are_a_note_if_a_method_has_one_row(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path, "fedavg", rounds=3), fake_run(tmp_path, "fedbm", rounds=3, options={"tau": 5})]
+    text = write_report(runs, tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "- Options of FedBM that are not the default: tau=5." in text
+    assert "Options of FedAvg" not in text
+    assert "| FedBM | 1 |" in text
+
+
 def test_classes_by_method_in_every_format(tmp_path: Path) -> None:
     runs = two_methods(tmp_path / "runs", seeds=2, rounds=3, classes=("nevus", "cyst"))
     for run, hits in zip(runs, (6, 8, 9, 9), strict=True):

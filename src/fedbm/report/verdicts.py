@@ -126,7 +126,11 @@ def _whole_percent(row: GroupRow, metric: str, seeds: frozenset[int]) -> str:
 def verdicts(comparison: Group) -> list[str]:
     """Return the results of tests: of the stated contrasts, or of the leading row, and all rows against the paper."""
     if comparison.contrasts:
-        tested = [_difference_verdict(one) for one in comparison.contrasts if one.tests and one.found]
+        tested = [
+            _difference_verdict(one) if one.found else f"{one.name}: no seed has the planned score of both rows."
+            for one in comparison.contrasts
+            if one.tests and comparison.lead
+        ]
         return [*tested, *_diverged(comparison)]
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
