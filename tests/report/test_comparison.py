@@ -18,7 +18,7 @@ from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.report.comparison import compare_outcome
 from fedbm.report.experiment_tables import results_table
-from fedbm.report.verdicts import NO_RESULT, plain_verdict, verdicts
+from fedbm.report.verdicts import NO_RESULT, OTHER_SEEDS, plain_verdict, verdicts
 
 FOUR = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD")
 
@@ -73,7 +73,10 @@ def test_what_is_not_established_says_how_many_seeds_it_would_need(tmp_path: Pat
     """Differences of 1, 2 and 0 points have mean 1 and std 1: d_z = 1 needs 10 pairs at level 0.05."""
     made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": NEAR, "FedBM": HIGH})
     first, *_ = (plain(verdict) for verdict in verdicts(compare_outcome(made)[0]))
-    assert "not established. Seeds needed for 80 % power at this size and level 0.05/1: about 10." in first
+    assert (
+        "not established. Seeds needed to show a difference of this size, with 80 % power at level 0.05/1: about 10."
+        in first
+    )
     for scores in ({"FedAvg": LOW, "FedBM": HIGH}, {"FedAvg": HIGH, "FedBM": NEAR}):  # established; behind
         made = scored(
             tmp_path / str(len(scores["FedAvg"])) / str(scores["FedBM"][0]), grid(("FedAvg", "FedBM")), scores
@@ -135,7 +138,8 @@ def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
     """FedBM 40, 50 and 60 %, FedProx 60 % at seed 0 alone: 40 against 60, and not 50 against 60 with −20 points."""
     scores = {"FedBM": {0: 0.4, 1: 0.5, 2: 0.6}, "FedProx": {0: 0.6}, "FedAvg": {0: 0.3, 1: 0.4, 2: 0.69}}
     (cell,) = compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores))
-    first, second = (plain(verdict) for verdict in verdicts(cell))
+    first, second, third = (plain(verdict) for verdict in verdicts(cell))
+    assert third == OTHER_SEEDS  # the table has 50 against 60
     assert first.startswith("FedBM − FedProx, the best other row: −20.0 points of macro-F1 (n = 1). The difference is ")
     assert second.startswith("FedBM − FedAvg: +3.7 points of macro-F1 (n = 3, ")
 
@@ -149,7 +153,9 @@ def by_paper(root: Path, scores: Mapping[str, Mapping[int, float]]) -> list[str]
     return [plain(verdict) for verdict in verdicts(cell)]
 
 
-SMALLEST = "Smallest p against the paper’s three trials (Welch’s t-test of macro-F1, not corrected; rows: "
+SMALLEST = (
+    "Ours minus the paper’s macro-F1, smallest p of {} (Welch’s t-test with the paper’s three trials, not corrected): "
+)
 
 
 def test_rows_are_tested_against_the_papers_three_trials(tmp_path: Path) -> None:
@@ -159,7 +165,7 @@ def test_rows_are_tested_against_the_papers_three_trials(tmp_path: Path) -> None
     t, freedom = (0.71 - 0.2118) / (ours + theirs) ** 0.5, (ours + theirs) ** 2 / (ours**2 / 2 + theirs**2 / 2)
     p = 2 * float(student.sf(t, freedom))
     near = float(ttest_ind_from_stats(0.70, 0.05, 3, 0.6951, 0.0411, 3, equal_var=False).pvalue)
-    assert last == f"{SMALLEST}2): w/o LKCC (+49.8 points, p = {p:.3f}), FedBM (+0.5 points, p = {near:.2f})."
+    assert last == f"{SMALLEST.format(2)}w/o LKCC (+49.8 points, p = {p:.3f}), FedBM (+0.5 points, p = {near:.2f})."
 
 
 def test_of_many_rows_those_with_the_lowest_p_are_named(tmp_path: Path) -> None:
@@ -170,7 +176,7 @@ def test_of_many_rows_those_with_the_lowest_p_are_named(tmp_path: Path) -> None:
     made = scored(tmp_path, experiment, {row: scores.get(row, {}) for row in experiment.rows})
     *_, last = verdicts(compare_outcome(made)[0])
     p = float(ttest_ind_from_stats(0.45667, 0.025166, 3, 0.4949, 0.0174, 3, equal_var=False).pvalue)
-    assert plain(last).startswith(f"{SMALLEST}4): FedBM (−3.8 points, p = {p:.2f}), FedNH (")
+    assert plain(last).startswith(f"{SMALLEST.format(4)}FedBM (−3.8 points, p = {p:.2f}), FedNH (")
     assert plain(last).count("points, p = ") == 3
 
 
@@ -223,7 +229,8 @@ def test_the_plain_verdict_has_two_sentences_without_statistics(tmp_path: Path) 
         ("c", HIGH, "is 0.0 points above FedAvg’s; with 3 seeds, chance alone may explain this."),
         ("d", {0: 0.5}, "is 40.0 points above FedAvg’s; with 1 seed, chance alone may explain this."),
     ):
-        first, second = plain_words(tmp_path / name, fedavg)
+        first, second, *others = plain_words(tmp_path / name, fedavg)
+        assert others == ([OTHER_SEEDS] if name == "d" else [])
         assert re.fullmatch(r"With FedBM, .* of 100 test images were classified correctly; with FedAvg, .*\.", first)
         assert second == f"FedBM’s macro-F1, in which rare classes count as much as common ones, {ending}"
 

@@ -121,7 +121,10 @@ def test_sentences_of_a_confirmation(tmp_path: Path) -> None:
         "FedBM − FedAvg: +11.0 points of macro-F1 (n = 4, 95 % interval +6.9 to +15.1, paired t-test p = 0.003, "
         "d = 4.3, p = 0.010 after Holm’s correction over 4 tests). An advantage is established."
     )
-    assert "The difference is not established. Seeds needed for 80 % power at this size and level 0.05/4: " in second
+    assert (
+        "The difference is not established. Seeds needed to show a difference of this size, with 80 % power at level "
+        in second
+    )
     rows = contrast_table(compare_outcome(outcome)[0], "plan").rows
     shown = {key: format_cell(cell) for key, cell in rows[0].cells.items()}
     assert shown == {
@@ -335,9 +338,9 @@ def test_a_planned_verdict_is_a_sentence_per_cell(tmp_path: Path) -> None:
     about = "Macro-F1 counts rare findings as much as common ones."
     verdict = tuple(map(plain, planned_verdict(compare_outcome(planned(tmp_path / "a")))))
     assert verdict == (
-        f"Macro-F1 on HAM10000, β = 0.1: FedBM is 11.0 points above FedAvg (+5.5 "
+        f"Macro-F1 of the averaged model on HAM10000, β = 0.1: FedBM is 11.0 points above FedAvg (+5.5 "
         f"{CHOSEN}); FedBM is 1.1 points above FedETF (+0.6 {CHOSEN}).",
-        f"Macro-F1 on HAM10000, β = 0.05: FedBM is 7.0 points above FedAvg (+3.5 "
+        f"Macro-F1 of the averaged model on HAM10000, β = 0.05: FedBM is 7.0 points above FedAvg (+3.5 "
         f"{CHOSEN}); FedBM is 4.3 points above FedETF (+2.1 {CHOSEN}).",
         "Chance alone may explain: FedBM − FedETF on HAM10000, β = 0.1.",
         f"{about} The comparison was fixed before these runs.",
@@ -345,7 +348,7 @@ def test_a_planned_verdict_is_a_sentence_per_cell(tmp_path: Path) -> None:
     assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
     estimate = tuple(map(plain, planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))))
     assert estimate[0] == verdict[0]
-    assert estimate[-1] == f"{about} {ESTIMATED}"
+    assert estimate[2:] == (verdict[2], f"{about} {ESTIMATED}")
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "my method"])
@@ -363,15 +366,15 @@ def test_a_plan_without_fedbm_has_a_verdict_on_its_first_contrast(tmp_path: Path
         (
             [["FedAvg", "FedBM"]],
             (
-                "Macro-F1 on HAM10000, β = 0.1: FedAvg is 11.0 points below FedBM",
-                "Macro-F1 on HAM10000, β = 0.05: FedAvg is 7.0 points below FedBM",
+                "Macro-F1 of the averaged model on HAM10000, β = 0.1: FedAvg is 11.0 points below FedBM",
+                "Macro-F1 of the averaged model on HAM10000, β = 0.05: FedAvg is 7.0 points below FedBM",
             ),
         ),
         (
             [["FedAvg", "FedBM"], ["FedETF", "FedBM"]],
             (
-                "Macro-F1 on HAM10000, β = 0.1: FedAvg is 11.0 points below FedBM",
-                "Macro-F1 on HAM10000, β = 0.05: FedAvg is 7.0 points below FedBM",
+                "Macro-F1 of the averaged model on HAM10000, β = 0.1: FedAvg is 11.0 points below FedBM",
+                "Macro-F1 of the averaged model on HAM10000, β = 0.05: FedAvg is 7.0 points below FedBM",
             ),
         ),
     ],
@@ -512,6 +515,14 @@ def test_rounds_are_distinct_and_a_row_with_an_incomplete_run_has_no_scores_by_c
     assert None not in {line.cells["recall"].value for line in classes_of(comparison, "FedAvg")}
 
 
+def test_a_plan_without_an_averaged_model_has_no_table_without_columns(tmp_path: Path) -> None:
+    text = PLAN.format(confirmatory="confirmatory = true").replace('endpoint = "averaged last"', "")
+    made = fake_outcome(tmp_path, parse(text, "plan", "plan.toml"), seeds=SEEDS, rounds=4)
+    assert "| Difference |\n" not in render_markdown(experiments_report([made]))
+    scoreless = compare_outcome(fake_outcome(tmp_path / "scoreless", CONFIRM, seeds=SEEDS, rounds=4))
+    assert "FedBM − FedAvg: no seed has the planned score of both rows." in verdicts(scoreless[0])
+
+
 def test_two_seeds_do_not_show_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:
     gone = [(row, seed) for row in ("FedBM", "FedAvg", "FedETF") for seed in (5, 6)]
     table = contrast_table(compare_outcome(planned(tmp_path, ESTIMATE, gone))[0], "plan")
@@ -601,7 +612,7 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
 @pytest.mark.parametrize(
     ("fedavg", "fedbm", "share", "title"),
     [
-        ({3: 0.3, 4: 0.1, 5: 0.2}, {3: 0.5}, 0.8, "% of the lead’s, n = 1"),
+        ({3: 0.3, 4: 0.1, 5: 0.2}, {3: 0.5}, 0.8, "% of the lead’s gain, n = 1"),
         ({4: 0.1, 5: 0.2}, {3: 0.5, 6: 0.5}, None, ""),
         ({3: 0.3, 4: 0.1}, {3: 0.2, 4: 0.2}, None, ""),
     ],
@@ -657,7 +668,7 @@ def test_a_readme_shows_a_confirmation_once_it_is_complete(tmp_path: Path) -> No
     assert "over 4 new seeds (3–6)" in text
     assert text.count("| --- |") == 1
     assert re.findall(r"^\| (?!Method|---)\**(\w+)", text, re.MULTILINE) == ["FedAvg", "FedETF", "FedBM", "Central"]
-    assert "Macro-F1 on HAM10000, β = 0.1: FedBM is 11.0 points above FedAvg" in text
+    assert "Macro-F1 of the averaged model on HAM10000, β = 0.1: FedBM is 11.0 points above FedAvg" in text
     assert text.count("](") == 2
 
 

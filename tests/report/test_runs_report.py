@@ -15,6 +15,7 @@ import pytest
 from fake_runs import METRICS, edit, fake_run, plain, scored, two_methods
 
 from fedbm.errors import FedBMError
+from fedbm.report.verdicts import OTHER_SEEDS
 from fedbm.report.write import write_report
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
@@ -295,6 +296,7 @@ def test_only_shared_seeds_are_compared(tmp_path: Path) -> None:
     first, more = opening([*fedavg, fedbm], tmp_path)
     assert first == "With FedBM, 60 of 100 test images were classified correctly; with FedAvg, 40."
     assert "is 20.0 points above FedAvg’s" in more
+    assert more.endswith(OTHER_SEEDS)  # the table has 70 for FedAvg
 
 
 @pytest.mark.parametrize(("method", "seed"), [("central", 0), ("fedprox", 1)])
@@ -303,7 +305,7 @@ def test_a_row_that_cannot_be_compared_has_the_reason(tmp_path: Path, method: st
     first, *_ = opening(runs, tmp_path)
     assert re.fullmatch(r"With FedAvg, \d+ of 100 test images were classified correctly\.", first)
     text = plain((tmp_path / "page.md").read_text(encoding="utf-8"))
-    assert "- FedAvg is not compared: no row but central training has a finished run at the same seeds." in text
+    assert "- FedAvg is not compared: no other row, apart from central training, has a run at the same seeds." in text
 
 
 def test_the_correction_covers_one_partition_as_the_page_says(tmp_path: Path) -> None:
@@ -314,6 +316,14 @@ def test_the_correction_covers_one_partition_as_the_page_says(tmp_path: Path) ->
     said = plain(page_of(list(tmp_path.glob("*-0.*")), tmp_path).said())
     assert len(re.findall(r"paired t-test (p = 0\.\d+), d = [\d.]+, \1 after Holm’s correction over 1 test", said)) == 2
     assert "in a report of runs, those of one data set and partition." in said
+
+
+def test_options_are_a_note_if_a_method_has_one_row(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path, "fedavg", rounds=3), fake_run(tmp_path, "fedbm", rounds=3, options={"tau": 5})]
+    text = write_report(runs, tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "- Options of FedBM that are not the default: tau=5." in text
+    assert "Options of FedAvg" not in text
+    assert "| FedBM | 1 |" in text
 
 
 def test_classes_by_method_in_every_format(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_the_table_by_source_has_rows_without_an_averaged_model(
     [section] = source_sections(group, "g", assign_colours(["FedAvg", "FedProto"]))
     [table] = [block for block in section.blocks if isinstance(block, Table)]
     assert [row.name for row in table.rows] == ["FedAvg", "FedProto"] * 2
+    counts = [row.cells["images"].value for row in table.rows]
+    assert (counts[1::2], None in counts[::2]) == ([None] * 2, False)  # each client's model scores every image
     assert table.caption == "At the round chosen on validation."
 
 

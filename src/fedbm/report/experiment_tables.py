@@ -261,10 +261,10 @@ def ladder_table(comparison: Group, name: str, colours: Colours) -> Table:
     columns = (
         *make_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
         *_difference_columns("minus", f"Minus {base}"),
-        *make_columns({"share": f"% of the lead’s{shared_by}", "seconds": "Wall time of a run"}),
+        *make_columns({"share": f"% of the lead’s gain{shared_by}", "seconds": "Wall time of a run"}),
     )
     caption = "Macro-F1 in percent at the endpoint of the plan, mean ± std over n seeds, in the order of the plan."
-    caption += f" % of the lead’s: gain over {base} as a share of {lead}’s, over the seeds that all three have."
+    caption += f" % of the lead’s gain: gain over {base} as a share of {lead}’s, over the seeds that all three have."
     return _table(name, columns, lines, caption, "Row")
 
 

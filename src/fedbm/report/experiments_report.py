@@ -46,8 +46,8 @@ SUMMARY = (
     "mean, if all rows have the same seeds; tinted: the method under study. Macro-F1 counts rare classes as much as "
     "common ones."
 )
-DECIDED = "Where a comparison above was planned before its runs, that comparison decides."
-MISSING = "These runs are not part of any number above. A row without seeds has no finished run."
+DECIDED = "If a planned comparison above asks the same question, its result counts, not this one."
+MISSING = "No number above counts these runs, except where this is stated. A row without seeds has no finished run."
 SCORES = tuple(key for metric in tables.SHOWN for key in (metric, f"{metric}_std"))
 FIELDS = (
     *("experiment", "cell", "row", "round", "n"),
@@ -214,8 +214,9 @@ def _cell(outcome: Outcome, comparison: Group, colours: Mapping[str, int], notes
             blocks.append(experiment_tables.contrast_table(comparison, f"{name}, differences"))
         if outcome.confirmatory:
             blocks.append(Text((EXPLORATORY,), "more"))
-            blocks.append(experiment_tables.other_scores_table(comparison, f"{name}, other scores"))
-            blocks.append(experiment_tables.rounds_table(comparison, f"{name}, rounds"))
+            others = experiment_tables.other_scores_table(comparison, f"{name}, other scores")
+            by_round = experiment_tables.rounds_table(comparison, f"{name}, rounds")
+            blocks += [table for table in (others, by_round) if table.columns]
             classes = tables.class_table(comparison, f"{name}, classes", colours, comparison.moment)
             blocks += [classes] if classes else []
         if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):

@@ -9,7 +9,7 @@ from typing import Any
 from fedbm.experiments.paper_numbers import Published
 from fedbm.experiments.spec import ENDPOINTS
 from fedbm.experiments.trials import Trial
-from fedbm.methods import FedAvg, FedBM, is_central
+from fedbm.methods import METHODS, FedAvg, FedBM, is_central
 from fedbm.runs.run_file_types import PartitionRecord
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import MIN_SEEDS, Paired, Spread, spread_or_none
@@ -95,6 +95,12 @@ class GroupRow:
     @property
     def central(self) -> bool:
         return is_central(self.method)
+
+    @property
+    def global_model(self) -> bool:
+        """Whether one model or one vote is scored, not every client's own model."""
+        method = METHODS[self.method]() if self.method in METHODS else FedAvg()
+        return method.common_model or method.ensemble
 
     @property
     def state(self) -> str:

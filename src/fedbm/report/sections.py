@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from fedbm.engine.round_record import RoundRecord
+from fedbm.methods import title_of
 from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice, find_inequalities
@@ -71,7 +72,7 @@ def results(group: Group, name: str, colours: Colours) -> Section:
     blocks += [table] if (table := tables.class_table(group, f"{name}, class by class", colours)) else []
     judged = [f"{row.name} {words}" for row in group.rows if (words := judge_convergence(row.runs))]
     sentences += [f"{CONVERGENCE}: {'; '.join(judged)}."] if judged else []
-    sentences += [words for row in group.rows if (words := _personal(row))]
+    sentences += [words for row in group.rows for words in (_hidden_options(row), _personal(row)) if words]
     for run in group.runs:
         sentences += [f"Privacy: {run.label}, seed {run.seed}, {sentence}." for sentence in client_losses(run)]
     blocks += [Text(tuple(sentences))] if sentences else []
@@ -79,6 +80,13 @@ def results(group: Group, name: str, colours: Colours) -> Section:
         drawing = seeds_figure(group, colours, HEADLINE_METRIC)
         blocks += [Figures({"Seeds": [drawing]}), tables.seeds_table(group, f"{name} seeds")]
     return Section("Results", note, tuple(blocks))
+
+
+def _hidden_options(row: GroupRow) -> str:
+    """Return the method's options that are not the default, if the row's name is only the method's."""
+    options = row.runs[0].summary.label.partition(" · ")[2] if row.runs[0].summary else ""
+    shown = options and row.name == title_of(row.method)
+    return f"Options of {row.name} that are not the default: {options}." if shown else ""
 
 
 def _personal(row: GroupRow) -> str:

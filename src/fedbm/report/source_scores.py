@@ -63,7 +63,8 @@ def source_scores(row: GroupRow, moment: str, field: str = "sources") -> Scores:
         matrix = getattr(source, moment)
         if matrix is not None and np.any(matrix):
             own = {} if source.personal is None else {OWN_MODEL: source.personal}
-            found = {**scores_from_confusion(np.array(matrix)), **own, IMAGES: int(np.sum(matrix))}
+            images = {IMAGES: int(np.sum(matrix))} if row.global_model else {}  # else an image is counted several times
+            found = {**scores_from_confusion(np.array(matrix)), **own, **images}
             for metric, value in found.items():
                 scores.setdefault(source.name, {}).setdefault(metric, []).append(value)
     return scores
@@ -90,8 +91,8 @@ def _draw(found: Mapping[str, Scores], colours: Colours, metric: str, title: str
 def _table(found: Mapping[str, Scores], colours: Colours, name: str, caption: str) -> Table:
     rows = []
     for source, row, scores in _by_source(found):
-        images = [int(number) for number in scores[IMAGES]]
-        cells = {"n": Cell(len(images), "count"), IMAGES: Cell(format_range(images))}
+        images = [int(number) for number in scores.get(IMAGES, ())]
+        cells = {"n": Cell(len(scores["f1"]), "count"), IMAGES: Cell(format_range(images) if images else None)}
         cells |= {metric: score_cell(spread_or_none(scores.get(metric, ()))) for metric in (*SHOWN, OWN_MODEL)}
         rows.append(Row(row, cells, source, colours[row]))
     titles = {"n": "n", IMAGES: "Images", **SHOWN}

@@ -21,7 +21,7 @@ BLOCKS = {
     "last": "At the last round",
     "averaged": "Averaged model, after the last round",
 }
-CLASS_METRICS = {"n": "n", "precision": "Precision", "recall": "Recall", "f1": "F1"}
+CLASS_METRICS = {"n": "Images", "precision": "Precision", "recall": "Recall", "f1": "F1"}
 PHASES = {
     "train": "Local training",
     "generator": "Generator",
@@ -80,16 +80,14 @@ def class_table(group: Group, name: str, colours: Colours, moment: str = "best")
     found = {row.name: [] if row.diverged else [class_scores(run, moment) for run in row.runs] for row in group.rows}
     rows = []
     for class_name in dict.fromkeys(one for runs in found.values() for scores in runs for one in scores):
-        for row_name, runs in found.items():
-            scores = [one.get(class_name, {}) for one in runs]
+        for row in group.rows:
+            scores = [one.get(class_name, {}) for one in found[row.name]]
             cells = {key: score_cell(spread_or_none([one.get(key) for one in scores])) for key in CLASS_METRICS}
-            cells["n"] = Cell(next((one["n"] for one in scores if one), None), "count")
-            rows.append(Row(row_name, cells, class_name, colours[row_name]))
+            images = next((one["n"] for one in scores if one), None)
+            cells["n"] = Cell(images if row.global_model else None, "count")  # else one for every client's own model
+            rows.append(Row(row.name, cells, class_name, colours[row.name]))
     words = f"Class by class, {BLOCKS[moment].lower()}"
-    caption = (
-        "Test scores in percent, mean ± std over seeds; n test images of the class. Methods without a global model: n "
-        "counts an image once for every client’s own model."
-    )
+    caption = "Test scores in percent, mean ± std over seeds."
     return Table(name, make_columns(CLASS_METRICS), tuple(rows), caption, small=True, folded=words) if rows else None
 
 

@@ -13,7 +13,11 @@ from fedbm.utils.text import format_count
 
 MAX_NAMED = 3  # rows that are compared with the paper in words
 METHOD_TITLES = [method.title for method in METHODS.values()]
-NO_RESULT = "There is no result yet: no run of the leading row is finished."
+NO_RESULT = "Nothing is compared yet: no run of the leading row is finished."
+OTHER_SEEDS = (
+    "Rows differ in their seeds: a difference is over the seeds that both rows have, a mean in the table over all "
+    "seeds of its row."
+)
 RARE_CLASSES = "in which rare classes count as much as common ones"
 RARE_FINDINGS = "Macro-F1 counts rare findings as much as common ones."
 FIXED_BEFORE = "The comparison was fixed before these runs."
@@ -24,9 +28,10 @@ ESTIMATED = "These are estimates, not tests. Their intervals show how much chanc
 
 
 def plain_verdict(comparison: Group) -> tuple[str, ...]:
-    """Return two sentences for readers without statistics: correct images of 100, and the difference in macro-F1.
+    """Return sentences for readers without statistics: correct images of 100, and the difference in macro-F1.
 
     The leading row is compared with the baseline. If the best other row is ahead at the same seeds, it is named too.
+    Where seeds differ, a last sentence says so.
     """
     lead, rivals = comparison.leading, main_rivals(comparison)
     if lead is None or not lead.runs:
@@ -40,7 +45,12 @@ def plain_verdict(comparison: Group) -> tuple[str, ...]:
     first = f"With {lead.name}, {correct} of 100 test images were classified correctly{others}."
     if not rivals:
         return (first, f"Macro-F1, {RARE_CLASSES}, is {_whole_percent(lead, HEADLINE_METRIC, seeds)} of 100.")
-    return (first, *(_plain_difference(lead, row) for row in named))
+    return (first, *(_plain_difference(lead, row) for row in named), *_other_seeds(lead, named))
+
+
+def _other_seeds(lead: GroupRow, rows: Sequence[GroupRow]) -> list[str]:
+    """Return why differences are not those of the means in the table; [] if they are."""
+    return [OTHER_SEEDS] if any(row.seeds != lead.seeds for row in rows) else []
 
 
 def _plain_difference(lead: GroupRow, row: GroupRow) -> str:
@@ -66,16 +76,23 @@ def planned_verdict(found: Sequence[Group]) -> tuple[str, ...]:
         main = [one for one in known if one.first == comparison.lead and one.second in METHOD_TITLES] or known
         if main:
             tested = main[0].tests > 0
-            by_chance += [f"{one.name} on {comparison.title}" for one in main if not one.established]
-            sentences.append(f"Macro-F1 on {comparison.title}: {'; '.join(map(_plain_contrast, main))}.")
+            by_chance += [f"{one.name} on {comparison.title}" for one in main if not _is_clear(one)]
+            score = "Macro-F1 of the averaged model" if comparison.moment == "averaged" else "Macro-F1"
+            sentences.append(f"{score} on {comparison.title}: {'; '.join(map(_plain_contrast, main))}.")
             sentences += [f"On {comparison.title}, {sentence}" for sentence in _diverged(comparison)]
     if not sentences:
         return ()
     chance = "Chance alone is unlikely to explain these differences."
     if by_chance:
         chance = f"Chance alone may explain: {'; '.join(by_chance)}."
-    about = (chance, f"{RARE_FINDINGS} {FIXED_BEFORE}") if tested else (f"{RARE_FINDINGS} {ESTIMATED}",)
-    return (*sentences, *about)
+    said = (chance,) if tested or by_chance else ()  # an estimate does not rule out chance
+    return (*sentences, *said, f"{RARE_FINDINGS} {FIXED_BEFORE if tested else ESTIMATED}")
+
+
+def _is_clear(contrast: Contrast) -> bool:
+    """Return whether the test establishes a difference or, for an estimate, whether its interval is without zero."""
+    found = contrast.paired
+    return contrast.established if contrast.tests else found.n > 1 and not found.low <= 0 <= found.high
 
 
 def _plain_contrast(contrast: Contrast) -> str:
@@ -109,7 +126,11 @@ def _whole_percent(row: GroupRow, metric: str, seeds: frozenset[int]) -> str:
 def verdicts(comparison: Group) -> list[str]:
     """Return the results of tests: of the stated contrasts, or of the leading row, and all rows against the paper."""
     if comparison.contrasts:
-        tested = [_difference_verdict(one) for one in comparison.contrasts if one.tests and one.found]
+        tested = [
+            _difference_verdict(one) if one.found else f"{one.name}: no seed has the planned score of both rows."
+            for one in comparison.contrasts
+            if one.tests and comparison.lead
+        ]
         return [*tested, *_diverged(comparison)]
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
@@ -122,7 +143,7 @@ def _lead_verdicts(comparison: Group) -> list[str]:
     if lead is None or not lead.runs:
         return [NO_RESULT]
     if not rivals:
-        return [f"{lead.name} is not compared: no row but central training has a finished run at the same seeds."]
+        return [f"{lead.name} is not compared: no other row, apart from central training, has a run at the same seeds."]
     found = []
     for row in rivals:
         verdict = _difference_verdict(row.tests["best"], ", the best other row" if row is rivals[0] else "")
@@ -131,7 +152,7 @@ def _lead_verdicts(comparison: Group) -> list[str]:
             evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
             verdict += f" Over the last quarter of the rounds: {_points(quarter)} ({evidence})."
         found.append(verdict)
-    return found
+    return [*found, *_other_seeds(lead, [row for row in comparison.rows if "best" in row.tests])]
 
 
 def _difference_verdict(one: Contrast, more: str = "") -> str:
@@ -146,8 +167,8 @@ def _difference_verdict(one: Contrast, more: str = "") -> str:
     result = f"{one.name}{more}: {_points(found)} of macro-F1 ({', '.join(evidence)})."
     if one.established:
         return f"{result} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
-    level, seeds = f"level {LEVEL}/{one.tests}", count_seeds_needed(one)
-    needed = f" Seeds needed for 80{NO_BREAK}% power at this size and {level}: {seeds}." if seeds else ""
+    power, seeds = f"80{NO_BREAK}% power at level {LEVEL}/{one.tests}", count_seeds_needed(one)
+    needed = f" Seeds needed to show a difference of this size, with {power}: {seeds}." if seeds else ""
     return f"{result} The difference is not established.{needed}"
 
 
@@ -189,6 +210,6 @@ def _paper_verdicts(comparison: Group) -> list[str]:
             ours = spread(list(row.by_seed().values()))
             p = welch(ours, row.published.mean[HEADLINE_METRIC], row.published.std[HEADLINE_METRIC], TRIALS)
             found += [(p, f"{row.name} ({points(difference)}{NO_BREAK}points, {p_value(p)})")] if p is not None else []
-    how = f"the paper’s three trials (Welch’s t-test of macro-F1, not corrected; rows: {len(found)})"
+    how = "Welch’s t-test with the paper’s three trials, not corrected"
     smallest = ", ".join(words for _, words in sorted(found)[:MAX_NAMED])
-    return [f"Smallest p against {how}: {smallest}."] if found else []
+    return [f"Ours minus the paper’s macro-F1, smallest p of {len(found)} ({how}): {smallest}."] if found else []
