@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -216,6 +217,16 @@ def check_up(folder: Path) -> None:
     """Raise FedBMError unless the server in *folder* is running."""
     if find_supervisor(folder) is None:
         raise FedBMError(f"the server of {folder} is not up: 'fedbm federation server {folder}' starts it")
+
+
+def check_free(port: int) -> None:
+    """Raise FedBMError if another program uses this loopback port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise FedBMError(f"the server needs port {port} of this machine, but cannot use it: {error}") from error
 
 
 def end_all(folder: Path, patience: float = 15.0) -> None:
