@@ -94,7 +94,6 @@ def test_a_stubborn_program_is_killed(tmp_path: Path) -> None:
     program.start([])
     wait_until_ready(program, 20)
     program.end(grace=0.3)
-    end_marked(tmp_path, grace=0.3)
     assert not program.alive
     assert remaining(tmp_path) == []
 

@@ -82,11 +82,14 @@ class Child:
             )
 
     def end(self, grace: float = 8.0) -> None:
-        """Send one SIGTERM, and wait. Only this process gets it: a second one would interrupt Flower's sign-off."""
+        """Send one SIGTERM, to this process only: a second one would interrupt Flower's sign-off. Wait, then kill."""
         if self.process is not None:
             self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 self.process.wait(grace)
+            except subprocess.TimeoutExpired:  # without /proc, end_marked() would not find it
+                self.process.kill()
+                self.process.wait()
 
     def output(self) -> str:
         """Return what it has written since its start."""
