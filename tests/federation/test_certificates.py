@@ -19,7 +19,7 @@ from fedbm.errors import FedBMError
 pytest.importorskip("cryptography", reason="needs the flower extra")
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -144,6 +144,15 @@ def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Pa
     private.unlink()
     with pytest.raises(FedBMError, match="cannot read .*node.key: .*No such file"):
         check_node_key(tmp_path)
+
+
+def test_a_servers_key_of_another_kind_is_compared_too(keys: Path, tmp_path: Path) -> None:
+    for name in ("ca.crt", "server.pem"):
+        shutil.copy(keys / name, tmp_path)
+    key = rsa.generate_private_key(65537, 2048)
+    write_private(tmp_path / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(FedBMError, match="do not belong together"):
+        check_server_key(tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")

@@ -187,6 +187,10 @@ def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
     assert all_folders(folder)[-1] == folder / "west"
     with pytest.raises(FedBMError, match="two nodes have the same name"):
         add(folder, "west")
+    (folder / "authority").rename(tmp_path / "kept elsewhere")
+    with pytest.raises(FedBMError, match="cannot read .*ca.crt"):
+        add(folder, "east")
+    assert read_settings(folder / "server", ServerSettings).names == ["north", "south", "west"]
     before = (folder / "server" / "nodes" / "south.pub").read_bytes()
     rekey(folder, "south")
     after = (folder / "server" / "nodes" / "south.pub").read_bytes()

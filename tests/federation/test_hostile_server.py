@@ -295,3 +295,16 @@ def test_a_folder_that_cannot_be_written_is_not_called_busy(tiny: dict[str, Any]
     train = request_of(node, "train")
     (state / "runs" / train.body["terms"]["run"]).write_text("a file where the run's folder should be")
     assert answer("train", train, node.config).body["code"] == "failed"
+
+
+def test_a_piece_with_an_endless_name_does_not_damage_the_audit(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state")
+    train = request_of(node, "train")
+    more = pack({"a": torch.zeros(1)})
+    name = "task." + "x" * 2_000_000
+    pieces = [*train.body["parts"], {"name": name, "digest": more.digest}]
+    request = Envelope({**train.body, "parts": pieces}, {**train.packed, name: more})
+    assert answer("train", request, node.config).body["code"] == "terms"
+    assert answer("train", train, node.config).body["code"] == "ok"
+    assert len((state / "audit.jsonl").read_bytes()) < 5000

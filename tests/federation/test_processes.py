@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from fedbm.federation.deploy import supervisor
 from fedbm.federation.deploy.supervisor import (
     LOCK,
     Child,
+    check_free,
     end_all,
     end_marked,
     environment,
@@ -92,7 +94,6 @@ def test_a_stubborn_program_is_killed(tmp_path: Path) -> None:
     program.start([])
     wait_until_ready(program, 20)
     program.end(grace=0.3)
-    end_marked(tmp_path, grace=0.3)
     assert not program.alive
     assert remaining(tmp_path) == []
 
@@ -233,3 +234,13 @@ def test_stop_when_the_keeper_has_just_ended(tmp_path: Path, monkeypatch: pytest
     ended.wait()
     monkeypatch.setattr(supervisor, "find_supervisor", lambda folder: ended.pid)
     end_all(tmp_path)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(FedBMError, match=f"the server needs port {port} of this machine, but cannot use it: "):
+            check_free(port)
+    check_free(port)

@@ -219,6 +219,14 @@ def test_two_nodes_with_one_key_are_refused(study: Path) -> None:
         run_server(study / "server")
 
 
+def test_a_copied_server_does_not_change_the_nodes_of_the_one_that_runs(study: Path, memory: Path) -> None:
+    copy = shutil.copytree(study, study.parent / "copy") / "server"
+    with_nodes(copy, "hospital-1")
+    with roles.run_server(study / "server", quiet), pytest.raises(FedBMError, match="the server needs port"):
+        run_server(copy)
+    assert json.loads(memory.read_text())["gone"] == []
+
+
 def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, memory: Path) -> None:
     change(memory, run=["running", "", ""])
     run_server(study / "server")

@@ -169,18 +169,24 @@ def test_a_message_that_never_arrives_as_a_whole_does_not_hold_up_the_next_one(
 def test_a_run_that_ends_while_a_node_answers_does_not_end_the_node(link: Link, worker: Worker) -> None:
     link.ended = True
     link.put(refused("hello"))
-    assert worker.serve_next()
+    assert not worker.serve_next()
     link.ended = False
     link.put(refused("hello"))
     assert worker.serve_next()
     assert link.reply().body["code"] == "ok"
 
 
+@pytest.mark.parametrize("forbidden", [False, True])  # True: a proxy, or the server, answers every question with 403
 def test_a_worker_looks_soon_after_a_message_and_seldom_when_idle(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+    forbidden: bool, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def forbid() -> None:
+        raise RunNotRunningException
+
     found: list[float] = []
     clock = iter(range(10_000))
+    if forbidden:
+        worker._receive = forbid
 
     def sleep(seconds: float) -> None:
         found.append(seconds)

@@ -21,7 +21,7 @@ from fedbm.utils.io import cannot_write, lock_file
 
 FORMAT = 1
 START = "0" * 64  # the previous hash in the first line
-MAX_LINE = 1 << 20  # bytes of a line; most have a few hundred
+MAX_LINE = 1 << 20  # bytes that contain the last line; most lines have a few hundred
 
 
 class Chain(NamedTuple):
@@ -97,10 +97,13 @@ def verify(path: Path) -> Chain:
 
 def _last_line(stream: IO[bytes]) -> tuple[bytes, int]:
     """Return the last complete line and the position of its end."""
-    start = max(stream.seek(0, os.SEEK_END) - MAX_LINE, 0)
-    stream.seek(start)
-    tail = stream.read()
-    complete = tail[: tail.rfind(b"\n") + 1]
+    size = stream.seek(0, os.SEEK_END)
+    for start in (max(size - MAX_LINE, 0), 0):  # the whole file, if the last lines are longer
+        stream.seek(start)
+        tail = stream.read()
+        complete = tail[: tail.rfind(b"\n") + 1]
+        if b"\n" in complete[:-1]:
+            break
     return complete[:-1].rpartition(b"\n")[2], start + len(complete)
 
 

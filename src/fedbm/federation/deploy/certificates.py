@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -140,10 +141,9 @@ def write_private(path: Path, content: bytes) -> None:
             stream.write(content)
 
 
-def _load_pem(path: Path) -> ec.EllipticCurvePrivateKey:
-    key = _load(path, lambda content: load_pem_private_key(content, None))
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return key
+def _load_pem(path: Path) -> CertificateIssuerPrivateKeyTypes:
+    """Return a key of an authority or a server; an operator may use one of another kind than ours."""
+    return cast(CertificateIssuerPrivateKeyTypes, _load(path, lambda content: load_pem_private_key(content, None)))
 
 
 def _load(path: Path, load: Callable[[bytes], T], private: bool = True) -> T:
@@ -165,7 +165,7 @@ def _make_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
 
 def _sign(
     path: Path,
-    signer: ec.EllipticCurvePrivateKey,
+    signer: CertificateIssuerPrivateKeyTypes,
     issuer: x509.Name,
     subject: x509.Name,
     key: ec.EllipticCurvePublicKey,

@@ -89,6 +89,7 @@ def add(folder: Path, name: str) -> Path:
     check_names([*server.names, name])
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} exists already and is not overwritten; choose another name")
+    certificates.read_certificate(folder / "authority" / "ca.crt")  # before anything is changed
     client = len(server.nodes.split(","))  # the places of former nodes stay empty
     server = replace(server, nodes=f"{server.nodes},{name}")
     write_text(folder / "server" / "server.toml", to_text(server))

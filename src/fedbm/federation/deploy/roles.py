@@ -27,7 +27,7 @@ from fedbm.federation.deploy.settings_files import (
     read_refusal,
     read_settings,
 )
-from fedbm.federation.deploy.supervisor import Child, supervise, wait_until_ready
+from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
 
 Report = Callable[[str], None]
 
@@ -94,6 +94,7 @@ def share_threads(nodes: Sequence[NodeSettings]) -> list[NodeSettings]:
 
 def start_server(folder: Path, settings: ServerSettings, children: list[Child], report: Report) -> None:
     check_server_key(folder)
+    check_free(settings.link_port)  # a second server of the same authority would change the nodes of the first one
     for line in (describe_versions(), *(describe_validity(folder / name) for name in ("server.pem", "ca.crt"))):
         report(line)
     write_private(folder / flower.SECRET, secrets.token_bytes(32))

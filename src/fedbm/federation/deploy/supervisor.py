@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -81,11 +82,14 @@ class Child:
             )
 
     def end(self, grace: float = 8.0) -> None:
-        """Send one SIGTERM, and wait. Only this process gets it: a second one would interrupt Flower's sign-off."""
+        """Send one SIGTERM, to this process only: a second one would interrupt Flower's sign-off. Wait, then kill."""
         if self.process is not None:
             self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 self.process.wait(grace)
+            except subprocess.TimeoutExpired:  # without /proc, end_marked() would not find it
+                self.process.kill()
+                self.process.wait()
 
     def output(self) -> str:
         """Return what it has written since its start."""
@@ -216,6 +220,16 @@ def check_up(folder: Path) -> None:
     """Raise FedBMError unless the server in *folder* is running."""
     if find_supervisor(folder) is None:
         raise FedBMError(f"the server of {folder} is not up: 'fedbm federation server {folder}' starts it")
+
+
+def check_free(port: int) -> None:
+    """Raise FedBMError if another program uses this loopback port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise FedBMError(f"the server needs port {port} of this machine, but cannot use it: {error}") from error
 
 
 def end_all(folder: Path, patience: float = 15.0) -> None:

@@ -19,7 +19,7 @@ from fedbm.engine.clients.cuda_graphs import CapturedClient
 from fedbm.engine.clients.graph_capture import CannotCapture
 from fedbm.engine.local_training import Samples, train_client
 from fedbm.federation.node.node_data import SiteData
-from fedbm.federation.protocol.messages import Refusal, Terms
+from fedbm.federation.protocol.messages import Refusal, Terms, is_safe_name
 from fedbm.federation.protocol.packing import Packed, unpack
 from fedbm.methods.base import Facts, State, Task, Upload
 
@@ -53,6 +53,8 @@ class LoadedRun:
         """
         digests = {str(item["name"]): str(item["digest"]) for item in parts}
         for name, digest in digests.items():
+            if not is_safe_name(name):  # the audit contains it
+                raise Refusal("terms")
             if name in sent:
                 state = unpack(sent[name])
                 if sent[name].digest != digest:

@@ -68,13 +68,14 @@ class Worker:
         self._config, self._kept = node_config, dict[Site, LoadedRun]()
 
     def serve_next(self) -> bool:
-        """Answer one message, and return whether there was one."""
+        """Answer one message, and return whether there was one whose run continues."""
         try:
             if (found := self._receive()) is None:
                 return False
             self._answer(*found)
         except RunNotRunningException:  # nobody waits for an answer any more
             print("the run of a message has ended", file=sys.stderr, flush=True)
+            return False  # any answer 403 means this to Flower, so the next question must not follow at once
         return True
 
     def _answer(self, message: Message, tree: ObjectTree) -> None:
