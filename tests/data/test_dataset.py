@@ -217,13 +217,14 @@ def move_a_sample(place: Path) -> None:
         move_a_sample,
     ],
 )
-def test_a_damaged_cache_entry_is_rebuilt(folder, cache, damage) -> None:
+def test_a_damaged_cache_entry_is_rebuilt_with_a_note(folder, cache, damage) -> None:
     first = load(folder, size=16, cache=cache)
     images = np.array(first.images)  # a truncated memory-mapped file must not be accessed again
     damage(only_entry(cache))
     rebuilt = load(folder, size=16, cache=cache)
     assert rebuilt.checksum == first.checksum
     assert (rebuilt.images == images).all()
+    assert "was damaged" in rebuilt.notes[-1]
     assert load(folder, size=16, cache=cache, verify=True).notes == first.notes
     only_entry(cache)
 
@@ -233,7 +234,7 @@ def test_verify_finds_a_flipped_bit(folder, cache) -> None:
     images = only_entry(cache) / "images.npy"
     sound = images.read_bytes()
     flip_a_bit(images)
-    load(folder, size=16, cache=cache, verify=True)
+    assert "wrong checksum" in load(folder, size=16, cache=cache, verify=True).notes[-1]
     assert images.read_bytes() == sound
     manifest = only_entry(cache) / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"z-line"', '"z-lime"'))

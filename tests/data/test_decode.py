@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -192,3 +194,21 @@ def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:
     data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
     assert data.images[3, 0, 0, 0] == 50
     assert "TIFF files of which only the first page is used: 1" in data.notes
+
+
+def test_nothing_waits_for_a_named_pipe(tmp_path) -> None:
+    """Neither for one among the images nor for one in place of a data set."""
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    found: list[str] = []
+
+    def read() -> None:
+        for use in (lambda: decode_image(pipe, 16, 1), lambda: load(pipe, size=16)):
+            with pytest.raises((DecodeError, FedBMError)) as error:
+                use()
+            found.append(str(error.value))
+
+    thread = Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found == ["a named pipe, not a file", f"{pipe} is a named pipe: give a file or a folder"]

@@ -72,6 +72,15 @@ def test_class_names_that_differ_by_case_or_spaces() -> None:
     ]
 
 
+def test_words_for_a_missing_value() -> None:
+    """Columns that do not group the images may have missing values, and "none" may be a name."""
+    words = np.array(["NA", "none", "4", "5"] * 10)
+    columns = {"Patient ID": words, "age": words}
+    data = make_dataset(pixels(), [0] * 20 + [1] * 20, [0, 0, 0, 1, 2] * 8, ("None", "mucus"), columns=columns)
+    found = [sentence.partition(":")[0] for sentence in find_problems(data)]
+    assert found == ['the label of some images is "None"', 'the Patient ID of some images is "NA"']
+
+
 def test_concepts_without_a_word() -> None:
     (sentence,) = problems(pixels(), concepts=("0", "粘液"))
     assert '("0" for class "debris", "粘液" for class "mucus"): describe the classes in [concepts]' in sentence

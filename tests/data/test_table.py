@@ -15,6 +15,7 @@ from pictures import read_at, save, scan, shades
 
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
+from fedbm.data.readers.table import match_names
 from fedbm.errors import FedBMError
 
 ROWS = [f"images/{i}.png,{('cat', 'dog')[i % 2]},{('train', 'val', 'test')[i // 2]},clinic {i % 3}" for i in range(6)]
@@ -359,3 +360,24 @@ def test_rows_of_a_sheet_that_does_not_state_its_size_may_end_anywhere(tmp_path)
     decoded = read_at(tmp_path / "table.xlsx")
     assert shades(decoded) == list(range(6))
     assert decoded.index.columns["note"].tolist() == ["", "", "seen", "", "", ""]
+
+
+def test_a_path_without_ending_that_fits_two_files_is_none_of_them(tmp_path) -> None:
+    """Such as an image and its mask."""
+    for name in ("a.jpg", "a.png", "b.png"):
+        save(tmp_path / name)
+    (tmp_path / "t.csv").write_text("path,label\na,x\nb,y\n")
+    assert detect(tmp_path / "t.csv").scan().ids == ["a", "b.png"]
+
+
+def test_an_image_of_another_folder_does_not_replace_a_missing_one() -> None:
+    assert match_names(["p1/1.png", "p3/9.png"], ["p1/1.png", "p4/9.png"]) == [[0], []]
+    assert match_names(["x/1.png", "x/9"], ["p1/1.png", "p4/9.png"]) == [[0], [1]]
+
+
+def test_numbers_are_not_a_split_of_a_table(tmp_path) -> None:
+    """They may be folds."""
+    save(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text("path,label,split\na.png,x,0\n")
+    with pytest.raises(FedBMError, match='has the split "0", but it must be train, val or test$'):
+        detect(tmp_path / "t.csv")

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +44,16 @@ class DamagedError(FedBMError):
 def open_or_build(
     folder: Path, build: Callable[[], Decoded], settings: Mapping[str, Any], verify: bool = False
 ) -> Decoded:
-    """Open the data set in *folder*, or build it if it is missing or damaged."""
-    with suppress(DamagedError):
+    """Open the data set in *folder*, or build it if it is missing or damaged. Note the damage."""
+    notes: tuple[str, ...] = ()
+    try:
         return open_prepared(folder, verify)
+    except DamagedError as error:
+        if os.path.exists(folder):
+            notes = (f"the prepared copy {folder} was damaged ({error}) and was rebuilt",)
     write_prepared(folder, build(), settings)
-    return open_prepared(folder, verify)
+    made = open_prepared(folder, verify)
+    return replace(made, index=replace(made.index, notes=made.index.notes + notes))
 
 
 def open_prepared(folder: Path, verify: bool) -> Decoded:

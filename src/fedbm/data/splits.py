@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -28,16 +28,19 @@ TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
 _GROUP_COLUMNS = ("patient", "subject", "lesion", "writer", "user")
 
 
-def parse_split(values: Sequence[object], where: str) -> NDArray[np.uint8]:
-    """Return the numbers of the subsets that a column of *where* contains as words or numbers."""
+def parse_split(values: Sequence[object], where: str, codes: Mapping[str, int] = _CODES) -> NDArray[np.uint8]:
+    """Return the numbers of the subsets that a column of *where* contains as words or numbers.
+
+    In a table, *codes* has no numbers, because they may be folds, or 1 for train.
+    """
     words = [str(value).lower().removesuffix(".0") for value in values]
-    if wrong := [number for number, word in enumerate(words) if word not in _CODES]:
+    if wrong := [number for number, word in enumerate(words) if word not in codes]:
         word = words[wrong[0]]
         raise FedBMError(
             f'row {wrong[0] + 1} of {where} has the split "{word}"{did_you_mean(word, SPLIT_CODES)}, but it must be '
-            "train, val or test, or 0, 1 or 2"
+            f"train, val or test{', or 0, 1 or 2' if '0' in codes else ''}"
         )
-    return np.array([_CODES[word] for word in words], dtype=np.uint8)
+    return np.array([codes[word] for word in words], dtype=np.uint8)
 
 
 def choose_split(

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG, describe_wordless
 from fedbm.data.dataset import Dataset
+from fedbm.data.splits import find_group_columns
 from fedbm.errors import join_words, shorten_list
 
 MAX_SAMPLES_PER_CLASS = 16
@@ -22,6 +23,8 @@ MIN_SHARE_GAP = 0.5  # warn if the shares of grey images of two classes differ b
 MIN_LEVELS = 64  # of 256: 12-bit values in 16-bit files become 16 levels, 14-bit values 64
 MAX_SIZE_FOR_3X3 = 32  # pixels: the 7x7 stem and the stages after it divide the size by 32
 MAX_NAMED = 3  # classes in a sentence
+# as programs write a missing value; a person may call a class "none", and "Na" is sodium
+MISSING = ("#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null")
 
 
 def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
@@ -33,6 +36,7 @@ def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str =
     return [
         *_check_pixels(dataset),
         *_check_class_names(dataset.classes),
+        *_check_missing(dataset),
         *describe_wordless(dataset.classes, concepts),
         *_check_stem(dataset.shape[1], stem),
     ]
@@ -75,6 +79,13 @@ def _check_class_names(classes: Sequence[str]) -> Iterator[str]:
     pairs = [join_words(names, "and") for key, names in same.items() if len(names) > 1 and len(key) > 1]
     if pairs:  # "A" and "a" are different letters
         yield f"classes differ only by case or spaces ({shorten_list(pairs, MAX_NAMED)}): give each class one name"
+
+
+def _check_missing(dataset: Dataset) -> Iterator[str]:
+    groups = {key: set(dataset.columns[key].tolist()) for key in find_group_columns(dataset.columns)}
+    for key, values in {"label": set(dataset.classes), **groups}.items():
+        for value in sorted(values.intersection(MISSING)):
+            yield f'the {key} of some images is "{value}": if this means that it is missing, fill it in, or remove them'
 
 
 def _check_stem(size: int, stem: str) -> Iterator[str]:

@@ -36,6 +36,8 @@ def is_dicom(content: bytes | Path) -> bool:
     """Return whether a file is DICOM. Its name does not matter: many DICOM files have no ending."""
     if isinstance(content, bytes):
         return content[_MAGIC] == b"DICM"
+    if content.is_fifo():  # reading it would wait for a program that writes to it
+        raise OSError("a named pipe, not a file")
     with content.open("rb") as stream:
         return stream.read(_MAGIC.stop)[_MAGIC] == b"DICM"
 

@@ -38,6 +38,8 @@ def detect(
             f'{path} does not exist or cannot be accessed, and no data set is called "{path.name}"{near}; '
             "'fedbm data list' prints the catalogue"
         )
+    if path.is_fifo():  # opening it would wait for a program that writes to it
+        raise FedBMError(f"{path} is a named pipe: give a file or a folder")
     if not path.is_dir():
         path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if table.is_table(path):

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.readers.file_tree import IMAGE_ENDINGS, FileTree, file_stamp, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, text_array
-from fedbm.data.splits import parse_split
+from fedbm.data.splits import SPLIT_CODES, parse_split
 from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
 
@@ -58,7 +59,7 @@ def find(
     table = read_table(path) if inner is None else inner
     path_key = _find_column(table, "path", path_column, path)
     label_keys, labels = _read_labels(table, label_column, path_key, path)
-    split_key = next((key for key in table if key.lower() == "split"), "")
+    split_key = next((key for key in table if _plain(key) == "split"), "")
     for key, values in ((path_key, table[path_key]), (label_keys[0], labels)):
         if "" in values:
             raise FedBMError(f"row {list(values).index('') + 1} of {path} has no {key}: fill it in, or remove the row")
@@ -76,7 +77,7 @@ def find(
             notes.append(f"files that are not used, because {path.name} has no row for them: {unused}")
     check_distinct(list(map(os.path.normpath, names)), str(path))
     classes, numbers = encode_labels([normalize_name(label) for label in labels])
-    split = parse_split(table[split_key], str(path)) if split_key else None
+    split = parse_split(table[split_key], str(path), SPLIT_CODES) if split_key else None
     used = (path_key, *label_keys, split_key)
     columns = {key: text_array(values) for key, values in table.items() if key not in used}
     index = SampleIndex(
@@ -131,12 +132,23 @@ def _read_labels(table: Table, given: str, path_key: str, where: Path) -> tuple[
 
 def _find_near_table(path: Path, names: Sequence[str]) -> list[str]:
     """Return the paths as they are on disk. In the table they may have backslashes or no file ending."""
+
+    @cache
+    def endings(folder: Path) -> dict[str, list[str]]:
+        of_stem = defaultdict(list)
+        for stem, ending in map(os.path.splitext, os.listdir(folder) if folder.is_dir() else ()):
+            if ending.lower() in _IMAGE_ENDINGS:
+                of_stem[stem].append(ending)
+        return of_stem
+
     found = []
     for name in names:
         if not (path.parent / name).exists():
             name = name.replace("\\", "/")
-            endings = (*_IMAGE_ENDINGS, *map(str.upper, _IMAGE_ENDINGS))
-            name += next((ending for ending in endings if (path.parent / f"{name}{ending}").exists()), "")
+            file = path.parent / name
+            # Of several files, such as an image and its mask, none is chosen.
+            if not file.exists() and len(same := endings(file.parent).get(file.name, [])) == 1:
+                name += same[0]
         found.append(name)
     if not any(os.path.lexists(path.parent / name) for name in found):
         raise FedBMError(
@@ -168,7 +180,8 @@ def _find_in_tree(path: Path, names: Sequence[str], images: FileTree, is_unique:
 def match_names(names: Sequence[str], files: Sequence[str]) -> list[list[int]]:
     """Return the numbers of the files that each name may mean.
 
-    A name may have other folders in front than the path of the file, and another file ending or none.
+    A name may have other folders in front than the path of the file, and another file ending or none. But
+    if some names have the same folders as their files, all must: p3/1.jpg is not p4/1.jpg.
     """
     number_of, whole = defaultdict(list), defaultdict(list)
     for number, file in enumerate(files):
@@ -176,7 +189,18 @@ def match_names(names: Sequence[str], files: Sequence[str]) -> list[list[int]]:
         for form in _shorten(file):
             number_of[form].append(number)
     number_of |= whole  # the whole path wins
-    return [next((number_of[form] for form in _shorten(name) if form in number_of), []) for name in names]
+    found = [next((number_of[form] for form in _shorten(name) if form in number_of), []) for name in names]
+    agreed = [
+        [number for number in numbers if _has_same_folders(name, files[number])]
+        for name, numbers in zip(names, found, strict=True)
+    ]
+    return agreed if any(agreed) else found
+
+
+def _has_same_folders(name: str, file: str) -> bool:
+    """Return whether the folders of one path are the last folders of the other."""
+    first, second = (os.path.normpath(path.replace("\\", "/")).split("/")[-2::-1] for path in (name, file))
+    return all(one == other for one, other in zip(first, second, strict=False))
 
 
 def _shorten(path: str) -> Iterator[str]:
