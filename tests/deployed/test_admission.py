@@ -7,6 +7,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +39,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 def stranger(study: Deployment, tmp_path: Path, *words: str, seconds: float = 120) -> tuple[int | None, str]:
     """A SuperNode started by hand: its exit status, or None if it had to be stopped, and what it said."""
     command = [tool("flower-supernode"), "--superlink", f"127.0.0.1:{study.port}", "--port", str(free_ports(1)), *words]
-    out = tmp_path / "stranger.out"
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it starts other Flower programs
+    out, env = tmp_path / "stranger.out", {**environment(tmp_path), "PATH": tools}
     with out.open("w") as stream:
-        made = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment(tmp_path), cwd=tmp_path)
+        made = subprocess.Popen(command, stdout=stream, stderr=stream, env=env, cwd=tmp_path)
     try:
         code = made.wait(seconds)
     except subprocess.TimeoutExpired:
