@@ -105,7 +105,10 @@ def test_prepare(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     images = Path(place[1]) / "images.npy"
     sound = images.read_bytes()
     images.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    assert fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path) == (0, out, "")
+    status, again, err = fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path)
+    assert (status, err) == (0, "")
+    assert [line for line in again.splitlines() if "was damaged" not in line] == out.splitlines()
+    assert f"note: the prepared copy {place[1]} was damaged" in again
     assert images.read_bytes() == sound
 
 
